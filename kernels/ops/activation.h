@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element-wise activations; fp32 inside, one rounding at the end, except where
+// a formula says otherwise.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/tensor/tensor.h"
+
+namespace baton {
+
+// out = silu(gate) * up, silu(x) = x / (1 + e^-x), rounded to the dtype before
+// the product as the published models do.
+struct SiluMul {
+  static constexpr std::string_view kName = "silu_mul";
+  struct Args {
+    ConstView gate_up;  // [tokens, 2 * ffn]: gate columns, then up columns
+    View out;           // [tokens, ffn]
+  };
+};
+
+// out = max(x, 0)^2.
+struct Relu2 {
+  static constexpr std::string_view kName = "relu2";
+  struct Args {
+    ConstView x;  // [tokens, ffn]
+    View out;     // as x; may alias x
+  };
+};
+
+// xIELU, with sp(z) = ln(1 + e^z), Ap = sp(alpha_p), An = beta + sp(alpha_n):
+//   x > 0:  Ap x^2 + beta x
+//   x <= 0: (expm1(min(x, eps)) - x) An + beta x
+struct Xielu {
+  static constexpr std::string_view kName = "xielu";
+  struct Args {
+    ConstView x;  // [tokens, ffn]
+    View out;     // as x; may alias x
+    float alpha_p, alpha_n;  // raw, as stored
+    float beta, eps;
+  };
+};
+
+}  // namespace baton

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over paged keys and values, rotary position embedding, and the
+// batch description they share.
+//
+// A page holds kPageTokens tokens of one layer: first keys, then values, in
+// the layout of the device. CPU, for each KV head:
+//   keys   bf16 [head_dim/2][16][2]   f32 [head_dim][16]    tokens in lanes
+//   values [16][head_dim]
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "runtime/base/ids.h"
+#include "runtime/tensor/tensor.h"
+
+namespace baton {
+
+inline constexpr int64_t kPageTokens = 16;
+// Keys are visited in spans of this many, from position 0, and span results
+// are combined in order, whatever the batch or the chunk.
+inline constexpr int64_t kAttentionSpan = 64;
+
+// Rows of one sequence inside a batch: positions [first_position,
+// first_position + rows), stored at batch rows [first_row, first_row + rows).
+struct SequenceSpan {
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t first_position = 0;
+  std::span<const PageId> pages;  // covers first_position + rows tokens
+};
+
+struct AttentionBatch {
+  std::span<const SequenceSpan> sequences;  // cover all rows, in order
+  std::span<const int32_t> positions;       // [rows]
+};
+
+// One layer's pages: [num_pages, PageBytes] of one pool.
+struct KvPages {
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t num_pages = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;  // even
+
+  [[nodiscard]] int64_t PageBytes() const {
+    return 2 * kv_heads * head_dim * kPageTokens * SizeOf(dtype);
+  }
+};
+
+// Rotates the first `inv_freq.size() * 2` dims of each head, half-split:
+// pairs (i, i + R/2), angle = position * inv_freq[i] as an fp32 product, cos
+// and sin times `amplitude`, rounded to the dtype of x before the rotation.
+struct Rope {
+  static constexpr std::string_view kName = "rope";
+  struct Args {
+    View x;                              // [tokens, heads, head_dim], in place
+    std::span<const int32_t> positions;  // [tokens]
+    std::span<const float> inv_freq;     // [R / 2]
+    float amplitude;
+  };
+};
+
+// Stores keys and values of a batch's rows into their pages.
+struct KvWrite {
+  static constexpr std::string_view kName = "kv_write";
+  struct Args {
+    ConstView k;  // [tokens, kv_heads, head_dim]
+    ConstView v;  // [tokens, kv_heads, head_dim]
+    KvPages pages;
+    const AttentionBatch* batch;
+  };
+};
+
+// Causal softmax(q k^T scale) v, fp32 scores and softmax, fp32 accumulation.
+// The row at position p sees keys of positions [0, p]; query head h uses KV
+// head h / (q_heads / kv_heads). Keys of the batch's own rows are in the pages
+// already (KvWrite first).
+struct PagedAttention {
+  static constexpr std::string_view kName = "paged_attention";
+  struct Args {
+    ConstView q;  // [tokens, q_heads, head_dim]
+    KvPages pages;
+    const AttentionBatch* batch;
+    float scale;
+    View out;  // [tokens, q_heads, head_dim]
+  };
+};
+
+}  // namespace baton

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x W^T with packed weights, and the packing.
+//
+// Numerics contract: every output element is computed by one recipe, whatever
+// the number of rows. K is cut into MatmulLeaves(k) equal leaves; inside a leaf
+// products accumulate in fp32 in one fixed order; leaves are combined by a
+// balanced binary tree ((0+1)+(2+3))+((4+5)+(6+7)). A rank that owns an aligned
+// run of leaves owns a subtree, so that tensor parallelism can continue it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/tensor/tensor.h"
+
+namespace baton {
+
+// Outputs are packed in blocks of this many, K in pairs:
+//   bf16 [n/64][k/2][64][2]   f32 [n/64][k][64]
+// n and k are padded with zeros to multiples of 64 and 32.
+inline constexpr int64_t kPackRows = 64;
+inline constexpr int64_t kPackDepth = 32;
+
+[[nodiscard]] constexpr int64_t PadTo(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+// Leaves of a K of this size: the largest of 8, 4, 2, 1 that cuts it into
+// multiples of kPackDepth.
+[[nodiscard]] constexpr int MatmulLeaves(int64_t k) {
+  for (int leaves = 8; leaves > 1; leaves /= 2) {
+    if (k % (leaves * kPackDepth) == 0) return leaves;
+  }
+  return 1;
+}
+[[nodiscard]] constexpr int64_t PackedBytes(int64_t n, int64_t k,
+                                            DType dtype) {
+  return PadTo(n, kPackRows) * PadTo(k, kPackDepth) * SizeOf(dtype);
+}
+
+// A packed weight matrix [n, k] as kernels see it.
+struct PackedMatrix {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t n = 0;  // outputs, without padding
+  int64_t k = 0;  // inputs, without padding
+};
+
+// Packs rows [first_row, first_row + rows) of a weight. The caller zeroes
+// `packed` once before the first call. bf16 rows may be packed as f32
+// (exactly); the registry's dtype is that of `packed`.
+struct PackMatrix {
+  static constexpr std::string_view kName = "pack_matrix";
+  struct Args {
+    ConstView rows;      // [rows, k] f32 or bf16, host
+    int64_t first_row;   // place of rows in the packed matrix
+    std::byte* packed;   // PackedBytes(n, k, dtype)
+    DType dtype;         // of packed
+    int64_t n, k;
+  };
+};
+
+struct Matmul {
+  static constexpr std::string_view kName = "matmul";
+  struct Args {
+    ConstView x;          // [tokens, k], dtype of the weight; tokens may be 0
+    PackedMatrix weight;  // [n, k]
+    View out;             // [tokens, n], dtype of x or f32; must not alias x
+  };
+};
+
+}  // namespace baton

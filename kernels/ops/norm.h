@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMSNorm, variant N1: y = weight * cast(x / sqrt(mean(x^2) + eps)), the norm
+// in fp32 with a fixed lane order, the cast to the dtype before the product
+// with the weight, the product rounded to the dtype again.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/tensor/tensor.h"
+
+namespace baton {
+
+struct RmsNorm {
+  static constexpr std::string_view kName = "rms_norm";
+  struct Args {
+    ConstView x;       // [rows, hidden] or [rows, heads, hidden]
+    ConstView weight;  // [hidden], dtype of x
+    View out;          // as x; may alias x
+    float eps;
+  };
+};
+
+// stream = cast(stream + update), rounded to the dtype; out = norm(stream).
+struct AddRmsNorm {
+  static constexpr std::string_view kName = "add_rms_norm";
+  struct Args {
+    View stream;       // [rows, hidden], updated in place
+    ConstView update;  // [rows, hidden]
+    ConstView weight;  // [hidden]
+    View out;          // [rows, hidden]; may alias update, not stream
+    float eps;
+  };
+};
+
+// stream = cast(stream + update).
+struct Add {
+  static constexpr std::string_view kName = "add";
+  struct Args {
+    View stream;       // [rows, hidden], updated in place
+    ConstView update;  // [rows, hidden]
+  };
+};
+
+}  // namespace baton

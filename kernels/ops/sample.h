@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sampling from logits. The generator is counter-based (Philox 4x32-10) and
+// keyed by (seed, position), so a token depends on its request alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/tensor/tensor.h"
+
+namespace baton {
+
+// How to choose the token after one row.
+struct SamplingRow {
+  float temperature = 0;  // 0: greedy, ties to the lowest id
+  int top_k = 0;          // 0: all; ties at the border to lower ids
+  float top_p = 1;        // in (0, 1]
+  float min_p = 0;        // in [0, 1]
+  uint64_t seed = 0;
+  int64_t position = 0;   // of the token being chosen
+  int top_logprobs = 0;   // how many of the best to report
+  int32_t forced = -1;    // >= 0: report this token (a prompt's own next one)
+  bool digest = false;    // hash the whole row of logits
+};
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+
+struct SampleResult {
+  int32_t token = 0;
+  float logprob = 0;  // of `token`, before temperature and filters
+  std::vector<TokenLogprob> top;  // best first; ties to the lowest id
+  uint64_t digest = 0;            // FNV-1a over the row's bits, if asked for
+  friend bool operator==(const SampleResult&, const SampleResult&) = default;
+};
+
+struct Sample {
+  static constexpr std::string_view kName = "sample";
+  struct Args {
+    ConstView logits;  // [rows, vocab] f32
+    std::span<const SamplingRow> rows;
+    std::span<SampleResult> results;  // [rows]
+  };
+};
+
+}  // namespace baton

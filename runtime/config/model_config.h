@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint's config.json as typed facts. Both layouts are read: 4.x
+// (rope_theta + rope_scaling, torch_dtype) and 5.x (rope_parameters, dtype).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+
+namespace baton {
+
+// One rotary embedding's parameters.
+struct RopeConfig {
+  enum class Kind { kPlain, kLlama3, kYarn };
+  Kind kind = Kind::kPlain;
+  double theta = 0;
+  double factor = 1;
+  double original_max_positions = 0;
+  // llama3
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  // YaRN
+  double beta_fast = 32;
+  double beta_slow = 1;
+  std::optional<double> attention_factor;
+  double mscale = 0;
+  double mscale_all_dim = 0;
+  bool truncate = true;
+};
+
+// The scaled frequencies [rotary_dim / 2] and the amplitude of cos and sin.
+// Formulas: the Llama 3 release and the YaRN paper
+// (arXiv 2309.00071); computed in double, rounded to fp32 once.
+struct RopeFrequencies {
+  std::vector<float> inv_freq;
+  float amplitude = 1;
+};
+[[nodiscard]] RopeFrequencies ComputeRope(const RopeConfig& config,
+                                          int64_t rotary_dim);
+
+// config.json, opened. Getters name the key in their errors.
+// InvalidArgument: missing, wrong type, out of range.
+class ModelConfig {
+ public:
+  // `text` is the whole file; `where` names it in errors.
+  [[nodiscard]] static StatusOr<ModelConfig> Parse(const std::string& text,
+                                                   const std::string& where);
+  ModelConfig(ModelConfig&&) noexcept;
+  ModelConfig& operator=(ModelConfig&&) noexcept;
+  ~ModelConfig();
+
+  // architectures[0].
+  [[nodiscard]] const std::string& architecture() const;
+  [[nodiscard]] bool Has(const std::string& key) const;  // present, not null
+  // A positive integer up to 2^31 - 1.
+  [[nodiscard]] StatusOr<int64_t> Size(const std::string& key) const;
+  [[nodiscard]] StatusOr<int64_t> SizeOr(const std::string& key,
+                                         int64_t fallback) const;
+  [[nodiscard]] StatusOr<double> Number(const std::string& key) const;
+  [[nodiscard]] StatusOr<bool> BoolOr(const std::string& key,
+                                      bool fallback) const;
+  [[nodiscard]] StatusOr<std::string> Text(const std::string& key) const;
+  // Integers under `key`: a number or a list of numbers; absent: empty.
+  [[nodiscard]] StatusOr<std::vector<int32_t>> Ids(
+      const std::string& key) const;
+  [[nodiscard]] StatusOr<RopeConfig> Rope() const;
+
+  // Refuses maths this decoder does not do. InvalidArgument, names the key.
+  // The key must be absent, null, false, 0, "", or an empty list or map.
+  [[nodiscard]] Status RequireOff(const std::string& key) const;
+  // The key must be absent or equal.
+  [[nodiscard]] Status RequireText(const std::string& key,
+                                   const std::string& value) const;
+
+ private:
+  struct Json;
+  explicit ModelConfig(std::unique_ptr<Json> json);
+  std::unique_ptr<Json> json_;
+};
+
+}  // namespace baton

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a stage's weights come from: a checkpoint directory or a generator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/config/model_config.h"
+#include "runtime/tensor/tensor.h"
+
+namespace baton {
+
+// Who holds a tensor of a checkpoint.
+struct TensorOwner {
+  enum class Kind { kEmbedding, kLayer, kFinal };  // kFinal: last norm and head
+  Kind kind = Kind::kLayer;
+  int layer = 0;  // physical, for kLayer
+  friend bool operator==(const TensorOwner&, const TensorOwner&) = default;
+};
+
+// One tensor a decoder declares.
+struct TensorDecl {
+  std::string name;
+  Shape shape;  // [out, in] for a linear
+  TensorOwner owner;
+  bool optional = false;     // may be missing from the file
+  bool any_one_element = false;  // accepts [] and [1]
+};
+
+// A tensor of a checkpoint file; points into the mapping.
+struct TensorEntry {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  const std::byte* data = nullptr;
+  std::string file;
+};
+
+// Rows of a tensor on the host: a view into a mapping, or of memory of its own.
+struct HostRows {
+  ConstView view;
+  Tensor owned;
+};
+
+// Thread: any (const).
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  [[nodiscard]] virtual bool Has(const std::string& name) const = 0;
+  // Rows [begin, end) of a declared tensor. NotFound: no such tensor.
+  [[nodiscard]] virtual StatusOr<HostRows> Rows(const TensorDecl& decl,
+                                                int64_t begin,
+                                                int64_t end) const = 0;
+  // Compares what there is with what a decoder declares. InvalidArgument: lists
+  // every missing, unexpected, misshapen or wrongly typed tensor by name
+  // (`*.rotary_emb.*` and names with "projector" are ignored).
+  [[nodiscard]] virtual Status Check(
+      std::span<const TensorDecl> declared) const = 0;
+};
+
+// A Hugging Face directory: config.json, model.safetensors or shards with
+// model.safetensors.index.json, mapped read-only.
+class Checkpoint : public WeightSource {
+ public:
+  // NotFound: no directory, config or weights. DataLoss: a damaged or lying
+  // safetensors file; the message names file and tensor.
+  [[nodiscard]] static StatusOr<std::unique_ptr<Checkpoint>> Open(
+      const std::string& directory);
+  ~Checkpoint() override;
+
+  [[nodiscard]] const std::string& directory() const;
+  [[nodiscard]] const ModelConfig& config() const;
+  // In name order.
+  [[nodiscard]] std::span<const TensorEntry> tensors() const;
+  // generation_config.json's eos ids, else config.json's.
+  [[nodiscard]] std::vector<int32_t> EosIds() const;
+
+  bool Has(const std::string& name) const override;
+  StatusOr<HostRows> Rows(const TensorDecl& decl, int64_t begin,
+                          int64_t end) const override;
+  Status Check(std::span<const TensorDecl> declared) const override;
+  // Tells the kernel that a copied tensor's pages need not stay resident.
+  void DropPages(const std::string& name) const;
+
+ private:
+  struct State;
+  explicit Checkpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Reads only DIR/config.json. NotFound, InvalidArgument.
+[[nodiscard]] StatusOr<ModelConfig> ReadModelConfig(
+    const std::string& directory);
+
+// bf16 weights from a counter-based generator keyed by (seed, name, element),
+// scaled so that activations stay finite (norm weights near 1, linears by
+// 1/sqrt(in)). For benchmarks: a config.json is all it needs.
+[[nodiscard]] std::unique_ptr<WeightSource> NewRandomWeights(uint64_t seed);
+
+}  // namespace baton
