@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/sampling.h"
 #include "runtime/tensor/tensor.h"
 
 namespace baton {
@@ -23,20 +24,6 @@ struct SamplingRow {
   int top_logprobs = 0;   // how many of the best to report
   int32_t forced = -1;    // >= 0: report this token (a prompt's own next one)
   bool digest = false;    // hash the whole row of logits
-};
-
-struct TokenLogprob {
-  int32_t token = 0;
-  float logprob = 0;
-  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
-};
-
-struct SampleResult {
-  int32_t token = 0;
-  float logprob = 0;  // of `token`, before temperature and filters
-  std::vector<TokenLogprob> top;  // best first; ties to the lowest id
-  uint64_t digest = 0;            // FNV-1a over the row's bits, if asked for
-  friend bool operator==(const SampleResult&, const SampleResult&) = default;
 };
 
 struct Sample {

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of the CPU kernels: plain memory in, plain memory out, no
+// checks, no threads. One table per instruction set and dtype; the op's file
+// (norm.cc, matmul.cc, ...) checks shapes, splits the work and calls these.
+//
+// Files that are compiled for an instruction set include this header and
+// intrinsics only, so that no inline function of a shared header is emitted
+// with instructions the machine may not have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/registry.h"
+#include "runtime/tensor/dtype.h"
+
+namespace baton::cpu {
+
+struct XieluConstants {
+  float positive;  // Ap
+  float negative;  // An
+  float beta;
+  float eps;
+};
+
+// Rows of x against one block of 64 packed outputs.
+template <typename T>
+struct MatmulTile {
+  const T* x;        // [rows, k], zero-padded to k
+  int64_t x_stride;  // elements between rows
+  int64_t rows;
+  const T* block;  // bf16 [k/2][64][2], f32 [k][64]
+  int64_t k;       // padded
+  int leaves;
+  float* out;  // [rows][64]
+};
+
+// Query vectors that share a KV head, over the spans of one sequence.
+template <typename T>
+struct AttentionTile {
+  static constexpr int kMaxQueries = 24;
+  int queries;
+  const T* query[kMaxQueries];     // each [head_dim]
+  T* out[kMaxQueries];             // each [head_dim]
+  int64_t visible[kMaxQueries];    // keys it sees; does not decrease
+  const int32_t* pages;            // of the sequence
+  const std::byte* keys;           // this head's keys in page 0
+  const std::byte* values;         // this head's values in page 0
+  int64_t page_bytes;              // between pages
+  int64_t head_dim;
+  float scale;
+  float* scratch;  // AttentionScratch(head_dim) floats
+};
+
+[[nodiscard]] constexpr int64_t AttentionScratch(int64_t head_dim) {
+  return AttentionTile<float>::kMaxQueries * (2 * head_dim + 64) + 256;
+}
+
+template <typename T>
+struct InnerLoops {
+  void (*rms_norm)(const T* x, const T* weight, T* out, int64_t n, float eps);
+  void (*add)(T* stream, const T* update, int64_t n);
+  void (*silu_mul)(const T* gate, const T* up, T* out, int64_t n);
+  void (*relu2)(const T* x, T* out, int64_t n);
+  void (*xielu)(const T* x, T* out, int64_t n, const XieluConstants& c);
+  // cos and sin [half] of position * inv_freq, times amplitude, rounded to T.
+  void (*rope_angles)(const float* inv_freq, int32_t position, float amplitude,
+                      float* cos, float* sin, int64_t half);
+  void (*rope)(T* head, const float* cos, const float* sin, int64_t half);
+  void (*matmul)(const MatmulTile<T>& tile);
+  void (*attention)(const AttentionTile<T>& tile);
+  // Of n > 0 values: the largest, and the sum of e^((x - shift) * factor).
+  float (*max)(const float* x, int64_t n);
+  double (*sum_exp)(const float* x, float shift, float factor, int64_t n);
+};
+
+extern const InnerLoops<float> kReferenceF32;
+extern const InnerLoops<bf16> kReferenceBF16;
+extern const InnerLoops<float> kAvx2F32;
+extern const InnerLoops<bf16> kAvx2BF16;
+extern const InnerLoops<float> kAvx512F32;
+extern const InnerLoops<bf16> kAvx512BF16;
+
+// The loops of `isa`; kAmx shares those of kAvx512 (its matmul is apart).
+template <typename T>
+[[nodiscard]] const InnerLoops<T>& LoopsOf(CpuIsa isa);
+
+}  // namespace baton::cpu

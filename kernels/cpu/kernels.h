@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU kernels as the registry takes them: T is the element type, kIsa the
+// instruction set. Each checks its shapes first (InvalidArgument), then runs on
+// the pool of the stream.
+#pragma once
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/sample.h"
+#include "kernels/registry.h"
+
+namespace baton::cpu {
+
+template <typename T>
+Status PackMatrixCpu(const PackMatrix::Args& args, Stream& stream);
+template <typename T>
+Status EmbeddingCpu(const Embedding::Args& args, Stream& stream);
+template <typename T>
+Status KvWriteCpu(const KvWrite::Args& args, Stream& stream);
+
+template <typename T, CpuIsa kIsa>
+Status MatmulCpu(const Matmul::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status AddCpu(const Add::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status SiluMulCpu(const SiluMul::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status Relu2Cpu(const Relu2::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status XieluCpu(const Xielu::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status RopeCpu(const Rope::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status PagedAttentionCpu(const PagedAttention::Args& args, Stream& stream);
+template <CpuIsa kIsa>
+Status SampleCpu(const Sample::Args& args, Stream& stream);
+
+}  // namespace baton::cpu
+
+// Instantiates `Kernel<T, isa>` for every element type and instruction set.
+#define BATON_INSTANTIATE_CPU(Kernel, Op)                                   \
+  template Status Kernel<float, CpuIsa::kReference>(const Op::Args&,        \
+                                                    Stream&);               \
+  template Status Kernel<float, CpuIsa::kAvx2>(const Op::Args&, Stream&);   \
+  template Status Kernel<float, CpuIsa::kAvx512>(const Op::Args&, Stream&); \
+  template Status Kernel<float, CpuIsa::kAmx>(const Op::Args&, Stream&);    \
+  template Status Kernel<bf16, CpuIsa::kReference>(const Op::Args&,         \
+                                                   Stream&);                \
+  template Status Kernel<bf16, CpuIsa::kAvx2>(const Op::Args&, Stream&);    \
+  template Status Kernel<bf16, CpuIsa::kAvx512>(const Op::Args&, Stream&);  \
+  template Status Kernel<bf16, CpuIsa::kAmx>(const Op::Args&, Stream&)

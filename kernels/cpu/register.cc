@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of CPU kernels.
+#include "kernels/cpu/kernels.h"
+#include "kernels/registry.h"
+
+namespace baton {
+namespace {
+
+template <typename T, CpuIsa kIsa>
+void RegisterFor(KernelRegistry& r) {
+  constexpr DeviceKind kCpu = DeviceKind::kCpu;
+  constexpr DType kType = kDTypeOf<T>;
+  r.Add<PackMatrix>(kCpu, kType, &cpu::PackMatrixCpu<T>);
+  r.Add<Matmul>(kCpu, kType, &cpu::MatmulCpu<T, kIsa>);
+  r.Add<RmsNorm>(kCpu, kType, &cpu::RmsNormCpu<T, kIsa>);
+  r.Add<AddRmsNorm>(kCpu, kType, &cpu::AddRmsNormCpu<T, kIsa>);
+  r.Add<Add>(kCpu, kType, &cpu::AddCpu<T, kIsa>);
+  r.Add<SiluMul>(kCpu, kType, &cpu::SiluMulCpu<T, kIsa>);
+  r.Add<Relu2>(kCpu, kType, &cpu::Relu2Cpu<T, kIsa>);
+  r.Add<Xielu>(kCpu, kType, &cpu::XieluCpu<T, kIsa>);
+  r.Add<Embedding>(kCpu, kType, &cpu::EmbeddingCpu<T>);
+  r.Add<Rope>(kCpu, kType, &cpu::RopeCpu<T, kIsa>);
+  r.Add<KvWrite>(kCpu, kType, &cpu::KvWriteCpu<T>);
+  r.Add<PagedAttention>(kCpu, kType, &cpu::PagedAttentionCpu<T, kIsa>);
+  // Logits are f32 whatever the dtype of the model.
+  r.Add<Sample>(kCpu, kType, &cpu::SampleCpu<kIsa>);
+}
+
+template <CpuIsa kIsa>
+void RegisterBoth(KernelRegistry& r) {
+  RegisterFor<float, kIsa>(r);
+  RegisterFor<bf16, kIsa>(r);
+}
+
+}  // namespace
+
+void RegisterCpuKernels(KernelRegistry& registry, CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kReference:
+      return RegisterBoth<CpuIsa::kReference>(registry);
+    case CpuIsa::kAvx2:
+      return RegisterBoth<CpuIsa::kAvx2>(registry);
+    case CpuIsa::kAvx512:
+      return RegisterBoth<CpuIsa::kAvx512>(registry);
+    case CpuIsa::kAmx:
+      return RegisterBoth<CpuIsa::kAmx>(registry);
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/sched/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kPageTokens = 16;
+
+int64_t PagesFor(int64_t tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      pool_(options.kv_pages),
+      slots_(static_cast<size_t>(options.slots)) {
+  BATON_CHECK(options.slots > 0 && options.run_ahead > 0);
+  BATON_CHECK(options.max_step_tokens >= options.max_sequences);
+}
+
+Status Scheduler::Add(Request request) {
+  auto same_id = [&](const Sequence& s) { return s.request.id == request.id; };
+  if (std::any_of(waiting_.begin(), waiting_.end(), same_id) ||
+      std::any_of(running_.begin(), running_.end(),
+                  [&](const auto& entry) { return same_id(entry.second); })) {
+    return InvalidArgument("request id {} is in use", request.id);
+  }
+  if (waiting() >= options_.max_queue) {
+    return ResourceExhausted("{} requests are waiting, the most allowed",
+                             waiting());
+  }
+  Sequence s;
+  s.id = SequenceId(next_sequence_++);
+  s.tokens = request.prompt;
+  s.request = std::move(request);
+  waiting_.push_back(std::move(s));
+  return OkStatus();
+}
+
+bool Scheduler::Abort(const std::string& request) {
+  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+    if (it->request.id == request) {
+      waiting_.erase(it);
+      return true;
+    }
+  }
+  for (auto& [id, s] : running_) {
+    if (s.request.id == request) {
+      Release(id);
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<std::string> Scheduler::AbortAll() {
+  std::vector<std::string> ids;
+  for (const Sequence& s : waiting_) ids.push_back(s.request.id);
+  for (const auto& [id, s] : running_) ids.push_back(s.request.id);
+  waiting_.clear();
+  while (!running_.empty()) Release(running_.begin()->first);
+  for (Slot& slot : slots_) slot.in_flight.clear();
+  released_.clear();
+  return ids;
+}
+
+void Scheduler::AdmitWaiting() {
+  while (!waiting_.empty() && running() < options_.max_sequences) {
+    Sequence& s = waiting_.front();
+    // Room for all known tokens and one more, so that a prompt never starts
+    // only to be preempted by its own length.
+    if (pool_.available() < PagesFor(std::min(s.known() + 1, s.end()))) return;
+    int best = 0;
+    for (int i = 1; i < options_.slots; ++i) {
+      if (slots_[i].sequences.size() < slots_[best].sequences.size()) best = i;
+    }
+    s.slot = best;
+    slots_[best].sequences.push_back(s.id);
+    running_.emplace(s.id, std::move(s));
+    waiting_.pop_front();
+  }
+}
+
+bool Scheduler::HasWork(const Slot& slot) const {
+  return std::any_of(slot.sequences.begin(), slot.sequences.end(),
+                     [&](SequenceId id) {
+                       const Sequence& s = running_.at(id);
+                       return s.issued < s.end();
+                     });
+}
+
+bool Scheduler::MayIssue() const {
+  auto full = [&](const Slot& slot) {
+    return static_cast<int>(slot.in_flight.size()) >= options_.run_ahead;
+  };
+  // A looped route keeps its stages busy only while rounds stay whole: wait
+  // until every slot can take part.
+  if (options_.passes > 1) {
+    if (std::any_of(slots_.begin(), slots_.end(), full)) return false;
+  }
+  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+    return !full(slot) && HasWork(slot);
+  });
+}
+
+std::optional<Round> Scheduler::NextRound(Epoch epoch) {
+  AdmitWaiting();
+  if (!MayIssue() && released_.empty()) return std::nullopt;
+  Round round;
+  round.epoch = epoch;
+  round.round = RoundId(next_round_);
+  round.released = std::exchange(released_, {});
+  if (MayIssue()) {
+    for (int slot = 0; slot < options_.slots; ++slot) {
+      if (static_cast<int>(slots_[slot].in_flight.size()) <
+          options_.run_ahead) {
+        BuildStep(slot, round);
+      }
+    }
+  }
+  // Sequences preempted while the round was built are told of right away.
+  for (SequenceId id : std::exchange(released_, {})) {
+    round.released.push_back(id);
+  }
+  if (round.steps.empty() && round.released.empty()) return std::nullopt;
+  ++next_round_;
+  return round;
+}
+
+void Scheduler::BuildStep(int slot, Round& round) {
+  StepDescriptor step;
+  step.step = StepId(next_step_);
+  step.slot = slot;
+  int64_t budget = options_.max_step_tokens;
+  const std::vector<SequenceId> sequences = slots_[slot].sequences;
+  for (SequenceId id : sequences) {
+    auto it = running_.find(id);  // may have been preempted meanwhile
+    if (it == running_.end() || budget == 0) continue;
+    const Sequence& s = it->second;
+    if (!s.decoding() || s.issued + 1 < s.known() || s.issued >= s.end()) {
+      continue;
+    }
+    if (AddRows(id, 1, round, step)) --budget;
+  }
+  for (SequenceId id : sequences) {
+    auto it = running_.find(id);
+    if (it == running_.end() || budget <= 0) continue;
+    const Sequence& s = it->second;
+    if (s.last_round == round.round) continue;
+    int64_t rows = s.known() - s.issued;
+    if (rows <= 0 || s.issued >= s.end()) continue;
+    if (options_.prefill_chunk > 0) {
+      rows = std::min({rows, int64_t{options_.prefill_chunk}, budget});
+    }
+    if (AddRows(id, rows, round, step)) budget -= rows;
+  }
+  if (step.sequences.empty()) return;
+  ++next_step_;
+  slots_[slot].in_flight.push_back(step);
+  round.steps.push_back(std::move(step));
+}
+
+bool Scheduler::AddRows(SequenceId id, int64_t rows, Round& round,
+                        StepDescriptor& step) {
+  Sequence& s = running_.at(id);
+  StepSequence part;
+  part.id = id;
+  part.first_position = s.issued;
+  part.rows = static_cast<int32_t>(rows);
+  if (!GrowPages(s, s.issued + rows, round.round, part.new_pages)) return false;
+  const int64_t end = s.issued + rows;
+  if (s.issued < s.known()) {
+    part.ids.assign(s.tokens.begin() + s.issued, s.tokens.begin() + end);
+  } else {
+    part.token_from = s.last_step;
+  }
+  part.wants_token = end >= s.known();
+  if (s.request.sampling.prompt_logprobs > 0) {
+    const int64_t targets = std::clamp<int64_t>(s.prompt() - 1 - s.issued, 0,
+                                                rows);
+    part.targets.assign(s.tokens.begin() + s.issued + 1,
+                        s.tokens.begin() + s.issued + 1 + targets);
+  }
+  if (!s.started) {
+    round.starts.push_back({id, s.request.sampling});
+    s.started = true;
+  }
+  s.issued = end;
+  s.last_round = round.round;
+  if (part.wants_token) s.last_step = step.step;
+  step.sequences.push_back(std::move(part));
+  return true;
+}
+
+bool Scheduler::GrowPages(Sequence& s, int64_t positions, RoundId round,
+                          std::vector<PageId>& added) {
+  const int64_t need =
+      PagesFor(positions) - static_cast<int64_t>(s.pages.size());
+  if (need <= 0) return true;
+  while (pool_.available() < need) {
+    if (!PreemptYounger(s.id, round)) return false;
+  }
+  added = pool_.Take(need).value();
+  s.pages.insert(s.pages.end(), added.begin(), added.end());
+  return true;
+}
+
+// Takes the pages of the youngest sequence younger than `than`, which starts
+// over later from the tokens it has. One with rows in the round being built is
+// spared: its pages would have two writers in the same round.
+bool Scheduler::PreemptYounger(SequenceId than, RoundId round) {
+  for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
+    if (it->first <= than) return false;
+    if (it->second.last_round == round) continue;
+    Sequence s = it->second;
+    Release(s.id);
+    s.id = SequenceId(next_sequence_++);
+    s.slot = -1;
+    s.issued = 0;
+    s.last_round = RoundId();
+    s.pages.clear();
+    s.started = false;
+    waiting_.push_front(std::move(s));
+    ++preemptions_;
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::Release(SequenceId id) {
+  Sequence& s = running_.at(id);
+  pool_.Give(s.pages);
+  auto& list = slots_[s.slot].sequences;
+  list.erase(std::find(list.begin(), list.end(), id));
+  if (s.started) released_.push_back(id);
+  running_.erase(id);
+}
+
+StatusOr<std::vector<TokenEvent>> Scheduler::Complete(
+    const StepResult& result) {
+  auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) {
+    return !s.in_flight.empty() && s.in_flight.front().step == result.step;
+  });
+  if (slot == slots_.end()) {
+    return InvalidArgument("result of step {}, which is no slot's oldest",
+                           result.step.value());
+  }
+  const StepDescriptor& step = slot->in_flight.front();
+  if (result.sequences.size() != step.sequences.size()) {
+    return InvalidArgument("result of step {}: {} sequences, expected {}",
+                           result.step.value(), result.sequences.size(),
+                           step.sequences.size());
+  }
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    const StepSequence& part = step.sequences[i];
+    const size_t want = part.targets.size() + (part.wants_token ? 1 : 0);
+    if (result.sequences[i].id != part.id ||
+        result.sequences[i].samples.size() != want) {
+      return InvalidArgument(
+          "result of step {}, sequence {}: {} samples of sequence {}, "
+          "expected {} of {}",
+          result.step.value(), i, result.sequences[i].samples.size(),
+          result.sequences[i].id.value(), want, part.id.value());
+    }
+  }
+  std::vector<TokenEvent> events;
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    auto it = running_.find(step.sequences[i].id);
+    if (it == running_.end()) continue;  // ended or preempted since
+    TokenEvent event =
+        Deliver(it->second, step.sequences[i], result.sequences[i]);
+    const bool finished = event.finished.has_value();
+    if (event.token.has_value() || !event.prompt_logprobs.empty()) {
+      events.push_back(std::move(event));
+    }
+    if (finished) Release(it->first);
+  }
+  slot->in_flight.pop_front();
+  return events;
+}
+
+TokenEvent Scheduler::Deliver(Sequence& s, const StepSequence& part,
+                              const SequenceResult& result) {
+  TokenEvent event;
+  event.request = s.request.id;
+  for (size_t i = 0; i < part.targets.size(); ++i) {
+    // A sequence that starts over does not report a position twice.
+    if (part.first_position + static_cast<int64_t>(i) < s.reported) continue;
+    event.prompt_logprobs.push_back(result.samples[i]);
+    ++s.reported;
+  }
+  if (!part.wants_token) return event;
+  BATON_CHECK(part.first_position + part.rows == s.known());
+  event.token = result.samples.back();
+  s.tokens.push_back(event.token->token);
+  const auto& stops = s.request.stop_ids;
+  if (std::find(stops.begin(), stops.end(), event.token->token) !=
+      stops.end()) {
+    event.finished = FinishReason::kStop;
+  } else if (s.known() - s.prompt() >= s.request.max_tokens) {
+    event.finished = FinishReason::kLength;
+  }
+  return event;
+}
+
+int64_t Scheduler::running() const {
+  return static_cast<int64_t>(running_.size());
+}
+
+int64_t Scheduler::waiting() const {
+  return static_cast<int64_t>(waiting_.size());
+}
+
+int64_t Scheduler::steps_in_flight() const {
+  int64_t n = 0;
+  for (const Slot& slot : slots_) {
+    n += static_cast<int64_t>(slot.in_flight.size());
+  }
+  return n;
+}
+
+}  // namespace baton
