@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/config/model_config.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "runtime/config/json.h"
+#include "runtime/config/rope_config.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
+
+StatusOr<const json*> Require(const json& root, const std::string& key,
+                              const std::string& where) {
+  const json* value = FindValue(root, key);
+  if (value == nullptr) return InvalidArgument("{}: {} is missing", where, key);
+  return value;
+}
+
+bool IsOff(const json& value) {
+  switch (value.type()) {
+    case json::value_t::boolean:
+      return !value.get<bool>();
+    case json::value_t::number_integer:
+    case json::value_t::number_unsigned:
+    case json::value_t::number_float:
+      return value.get<double>() == 0;
+    case json::value_t::string:
+      return value.get_ref<const std::string&>().empty();
+    case json::value_t::null:
+    case json::value_t::array:
+    case json::value_t::object:
+      return value.empty();
+    case json::value_t::binary:
+    case json::value_t::discarded:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct ModelConfig::Json {
+  json root;
+  std::string where;
+  std::string architecture;
+};
+
+ModelConfig::ModelConfig(std::unique_ptr<Json> json) : json_(std::move(json)) {}
+ModelConfig::ModelConfig(ModelConfig&&) noexcept = default;
+ModelConfig& ModelConfig::operator=(ModelConfig&&) noexcept = default;
+ModelConfig::~ModelConfig() = default;
+
+StatusOr<ModelConfig> ModelConfig::Parse(const std::string& text,
+                                         const std::string& where) {
+  BATON_ASSIGN_OR_RETURN(json root, ParseJsonObject(text, where));
+  BATON_ASSIGN_OR_RETURN(const json* names,
+                         Require(root, "architectures", where));
+  if (!names->is_array() || names->empty() || !names->front().is_string() ||
+      names->front().get_ref<const std::string&>().empty()) {
+    return InvalidArgument(
+        "{}: architectures is {}, expected a list that starts with a name",
+        where, Brief(*names));
+  }
+  auto architecture = names->front().get<std::string>();
+  return ModelConfig(std::make_unique<Json>(
+      Json{std::move(root), where, std::move(architecture)}));
+}
+
+const std::string& ModelConfig::architecture() const {
+  return json_->architecture;
+}
+
+bool ModelConfig::Has(const std::string& key) const {
+  return FindValue(json_->root, key) != nullptr;
+}
+
+StatusOr<int64_t> ModelConfig::Size(const std::string& key) const {
+  BATON_ASSIGN_OR_RETURN(const json* value,
+                         Require(json_->root, key, json_->where));
+  return ToInteger(*value, fmt::format("{}: {}", json_->where, key), 1,
+                   kMaxSize);
+}
+
+StatusOr<int64_t> ModelConfig::SizeOr(const std::string& key,
+                                      int64_t fallback) const {
+  if (!Has(key)) return fallback;
+  return Size(key);
+}
+
+StatusOr<double> ModelConfig::Number(const std::string& key) const {
+  BATON_ASSIGN_OR_RETURN(const json* value,
+                         Require(json_->root, key, json_->where));
+  if (!value->is_number() || !std::isfinite(value->get<double>())) {
+    return InvalidArgument("{}: {} is {}, expected a number", json_->where, key,
+                           Brief(*value));
+  }
+  return value->get<double>();
+}
+
+StatusOr<bool> ModelConfig::BoolOr(const std::string& key,
+                                   bool fallback) const {
+  const json* value = FindValue(json_->root, key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) {
+    return InvalidArgument("{}: {} is {}, expected true or false", json_->where,
+                           key, Brief(*value));
+  }
+  return value->get<bool>();
+}
+
+StatusOr<std::string> ModelConfig::Text(const std::string& key) const {
+  BATON_ASSIGN_OR_RETURN(const json* value,
+                         Require(json_->root, key, json_->where));
+  if (!value->is_string()) {
+    return InvalidArgument("{}: {} is {}, expected text", json_->where, key,
+                           Brief(*value));
+  }
+  return value->get<std::string>();
+}
+
+StatusOr<std::vector<int32_t>> ModelConfig::Ids(const std::string& key) const {
+  return IdsUnder(json_->root, key, json_->where);
+}
+
+StatusOr<RopeConfig> ModelConfig::Rope() const {
+  return ReadRope(json_->root, json_->where);
+}
+
+Status ModelConfig::RequireOff(const std::string& key) const {
+  const json* value = FindValue(json_->root, key);
+  if (value == nullptr || IsOff(*value)) return OkStatus();
+  return InvalidArgument("{}: {} is {}, which this decoder does not do",
+                         json_->where, key, Brief(*value));
+}
+
+Status ModelConfig::RequireText(const std::string& key,
+                                const std::string& value) const {
+  const json* found = FindValue(json_->root, key);
+  if (found == nullptr) return OkStatus();
+  if (found->is_string() && found->get_ref<const std::string&>() == value) {
+    return OkStatus();
+  }
+  return InvalidArgument("{}: {} is {}, this decoder does only \"{}\"",
+                         json_->where, key, Brief(*found), value);
+}
+
+}  // namespace baton

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/config/rope_config.h"
+
+#include <cmath>
+
+#include "runtime/config/json.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+
+// One of the objects that hold rotary parameters, with its place for errors.
+struct Section {
+  const json& object;
+  std::string where;  // "config.json: rope_scaling"
+
+  [[nodiscard]] bool Has(const std::string& key) const {
+    return FindValue(object, key) != nullptr;
+  }
+
+  // A finite number that is > 0.
+  [[nodiscard]] StatusOr<double> Positive(const std::string& key) const {
+    const json* value = FindValue(object, key);
+    if (value == nullptr) {
+      return InvalidArgument("{}: {} is missing", where, key);
+    }
+    if (value->is_number()) {
+      const double number = value->get<double>();
+      if (std::isfinite(number) && number > 0) return number;
+    }
+    return InvalidArgument("{}: {} is {}, expected a number > 0", where, key,
+                           Brief(*value));
+  }
+
+  // As Positive; absent, null and 0 mean `fallback`, as in the reference.
+  [[nodiscard]] StatusOr<double> PositiveOr(const std::string& key,
+                                            double fallback) const {
+    const json* value = FindValue(object, key);
+    if (value == nullptr) return fallback;
+    if (value->is_number() && value->get<double>() == 0) return fallback;
+    return Positive(key);
+  }
+};
+
+// "llama3" and the like. `type` is the older spelling of `rope_type`; files
+// may have both.
+StatusOr<std::string> ReadType(const Section& section) {
+  std::string type;
+  for (const char* key : {"rope_type", "type"}) {
+    const json* value = FindValue(section.object, key);
+    if (value == nullptr) continue;
+    if (!value->is_string()) {
+      return InvalidArgument("{}: {} is {}, expected text", section.where, key,
+                             Brief(*value));
+    }
+    const auto text = value->get<std::string>();
+    if (!type.empty() && type != text) {
+      return InvalidArgument("{}: rope_type is \"{}\" but type is \"{}\"",
+                             section.where, type, text);
+    }
+    type = text;
+  }
+  if (!type.empty()) return type;
+  if (section.Has("factor")) {
+    return InvalidArgument("{}: factor without rope_type", section.where);
+  }
+  return std::string("default");
+}
+
+StatusOr<double> ReadTheta(const Section& root, const Section& section) {
+  const bool inner = section.Has("rope_theta");
+  BATON_ASSIGN_OR_RETURN(const double theta,
+                         (inner ? section : root).Positive("rope_theta"));
+  if (theta <= 1) {
+    return InvalidArgument("{}: rope_theta is {}, expected a number > 1",
+                           inner ? section.where : root.where, theta);
+  }
+  if (inner && root.Has("rope_theta")) {
+    BATON_ASSIGN_OR_RETURN(const double outer, root.Positive("rope_theta"));
+    if (outer != theta) {
+      return InvalidArgument("{}: rope_theta is {} but {} has {}", root.where,
+                             outer, section.where, theta);
+    }
+  }
+  return theta;
+}
+
+Status ReadLlama3(const Section& section, RopeConfig& rope) {
+  rope.kind = RopeConfig::Kind::kLlama3;
+  BATON_ASSIGN_OR_RETURN(rope.factor, section.Positive("factor"));
+  BATON_ASSIGN_OR_RETURN(rope.low_freq_factor,
+                         section.Positive("low_freq_factor"));
+  BATON_ASSIGN_OR_RETURN(rope.high_freq_factor,
+                         section.Positive("high_freq_factor"));
+  BATON_ASSIGN_OR_RETURN(rope.original_max_positions,
+                         section.Positive("original_max_position_embeddings"));
+  if (rope.low_freq_factor >= rope.high_freq_factor) {
+    return InvalidArgument(
+        "{}: low_freq_factor is {}, expected less than high_freq_factor {}",
+        section.where, rope.low_freq_factor, rope.high_freq_factor);
+  }
+  return OkStatus();
+}
+
+Status ReadYarn(const Section& root, const Section& section, RopeConfig& rope) {
+  rope.kind = RopeConfig::Kind::kYarn;
+  BATON_ASSIGN_OR_RETURN(rope.original_max_positions,
+                         section.Positive("original_max_position_embeddings"));
+  const auto factor = section.object.find("factor");
+  if (factor != section.object.end() && factor->is_null()) {
+    BATON_ASSIGN_OR_RETURN(const double positions,
+                           root.Positive("max_position_embeddings"));
+    rope.factor = positions / rope.original_max_positions;
+  } else {
+    BATON_ASSIGN_OR_RETURN(rope.factor, section.Positive("factor"));
+  }
+  BATON_ASSIGN_OR_RETURN(rope.beta_fast, section.PositiveOr("beta_fast", 32));
+  BATON_ASSIGN_OR_RETURN(rope.beta_slow, section.PositiveOr("beta_slow", 1));
+  if (rope.beta_fast < rope.beta_slow) {
+    return InvalidArgument(
+        "{}: beta_fast is {}, expected at least beta_slow {}", section.where,
+        rope.beta_fast, rope.beta_slow);
+  }
+  BATON_ASSIGN_OR_RETURN(rope.mscale, section.PositiveOr("mscale", 0));
+  BATON_ASSIGN_OR_RETURN(rope.mscale_all_dim,
+                         section.PositiveOr("mscale_all_dim", 0));
+  if (section.Has("attention_factor")) {
+    BATON_ASSIGN_OR_RETURN(rope.attention_factor,
+                           section.Positive("attention_factor"));
+  }
+  if (const json* truncate = FindValue(section.object, "truncate")) {
+    if (!truncate->is_boolean()) {
+      return InvalidArgument("{}: truncate is {}, expected true or false",
+                             section.where, Brief(*truncate));
+    }
+    rope.truncate = truncate->get<bool>();
+  }
+  return OkStatus();
+}
+
+// Rotating only a part of each head is not something RopeConfig can say, so a
+// file that asks for it is refused rather than misread.
+Status RefusePartial(const Section& section) {
+  if (!section.Has("partial_rotary_factor")) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(const double part,
+                         section.Positive("partial_rotary_factor"));
+  if (part == 1) return OkStatus();
+  return InvalidArgument("{}: partial_rotary_factor is {}, expected 1",
+                         section.where, part);
+}
+
+}  // namespace
+
+StatusOr<RopeConfig> ReadRope(const json& root, const std::string& where) {
+  const json* scaling = FindValue(root, "rope_scaling");
+  const json* parameters = FindValue(root, "rope_parameters");
+  if (scaling != nullptr && parameters != nullptr) {
+    return InvalidArgument("{}: both rope_scaling and rope_parameters", where);
+  }
+  const char* name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
+  const json* found = parameters != nullptr ? parameters : scaling;
+  const json none = json::object();
+  if (found == nullptr) found = &none;
+  const Section top{root, where};
+  const Section section{*found, fmt::format("{}: {}", where, name)};
+  if (!found->is_object()) {
+    return InvalidArgument("{} is {}, expected an object", section.where,
+                           Brief(*found));
+  }
+  for (const json& value : *found) {
+    if (!value.is_object()) continue;
+    return InvalidArgument("{}: parameters by layer type are not supported",
+                           section.where);
+  }
+  BATON_RETURN_IF_ERROR(RefusePartial(top));
+  BATON_RETURN_IF_ERROR(RefusePartial(section));
+
+  RopeConfig rope;
+  BATON_ASSIGN_OR_RETURN(rope.theta, ReadTheta(top, section));
+  BATON_ASSIGN_OR_RETURN(const std::string type, ReadType(section));
+  if (type == "default") return rope;
+  if (type == "llama3") {
+    BATON_RETURN_IF_ERROR(ReadLlama3(section, rope));
+    return rope;
+  }
+  if (type == "yarn") {
+    BATON_RETURN_IF_ERROR(ReadYarn(top, section, rope));
+    return rope;
+  }
+  return InvalidArgument(
+      "{}: rope_type is \"{}\", expected default, llama3 or yarn",
+      section.where, type);
+}
+
+}  // namespace baton
