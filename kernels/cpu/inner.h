@@ -40,13 +40,13 @@ template <typename T>
 struct AttentionTile {
   static constexpr int kMaxQueries = 24;
   int queries;
-  const T* query[kMaxQueries];     // each [head_dim]
-  T* out[kMaxQueries];             // each [head_dim]
-  int64_t visible[kMaxQueries];    // keys it sees; does not decrease
-  const int32_t* pages;            // of the sequence
-  const std::byte* keys;           // this head's keys in page 0
-  const std::byte* values;         // this head's values in page 0
-  int64_t page_bytes;              // between pages
+  const T* query[kMaxQueries];   // each [head_dim]
+  T* out[kMaxQueries];           // each [head_dim]
+  int64_t visible[kMaxQueries];  // keys it sees; does not decrease
+  const int32_t* pages;          // of the sequence
+  const std::byte* keys;         // this head's keys in page 0
+  const std::byte* values;       // this head's values in page 0
+  int64_t page_bytes;            // between pages
   int64_t head_dim;
   float scale;
   float* scratch;  // AttentionScratch(head_dim) floats
@@ -67,6 +67,7 @@ struct InnerLoops {
   void (*rope_angles)(const float* inv_freq, int32_t position, float amplitude,
                       float* cos, float* sin, int64_t half);
   void (*rope)(T* head, const float* cos, const float* sin, int64_t half);
+  void (*narrow)(const float* x, T* out, int64_t n);
   void (*matmul)(const MatmulTile<T>& tile);
   void (*attention)(const AttentionTile<T>& tile);
   // Of n > 0 values: the largest, and the sum of e^((x - shift) * factor).
@@ -84,5 +85,9 @@ extern const InnerLoops<bf16> kAvx512BF16;
 // The loops of `isa`; kAmx shares those of kAvx512 (its matmul is apart).
 template <typename T>
 [[nodiscard]] const InnerLoops<T>& LoopsOf(CpuIsa isa);
+template <>
+const InnerLoops<float>& LoopsOf<float>(CpuIsa isa);
+template <>
+const InnerLoops<bf16>& LoopsOf<bf16>(CpuIsa isa);
 
 }  // namespace baton::cpu

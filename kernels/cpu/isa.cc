@@ -111,8 +111,10 @@ StatusOr<CpuIsa> DetectCpuIsa() {
   for (CpuIsa isa : kAll) {
     if (Name(isa) != asked) continue;
     if (IsSupported(isa)) return isa;
-    return InvalidArgument("BATON_CPU_ISA={}: this machine has no such "
-                           "instructions", asked);
+    return InvalidArgument(
+        "BATON_CPU_ISA={}: this machine has no such "
+        "instructions",
+        asked);
   }
   return InvalidArgument(
       "BATON_CPU_ISA={}: expected reference, avx2, avx512 or amx", asked);

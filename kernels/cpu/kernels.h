@@ -45,14 +45,12 @@ Status SampleCpu(const Sample::Args& args, Stream& stream);
 }  // namespace baton::cpu
 
 // Instantiates `Kernel<T, isa>` for every element type and instruction set.
-#define BATON_INSTANTIATE_CPU(Kernel, Op)                                   \
-  template Status Kernel<float, CpuIsa::kReference>(const Op::Args&,        \
-                                                    Stream&);               \
-  template Status Kernel<float, CpuIsa::kAvx2>(const Op::Args&, Stream&);   \
-  template Status Kernel<float, CpuIsa::kAvx512>(const Op::Args&, Stream&); \
-  template Status Kernel<float, CpuIsa::kAmx>(const Op::Args&, Stream&);    \
-  template Status Kernel<bf16, CpuIsa::kReference>(const Op::Args&,         \
-                                                   Stream&);                \
-  template Status Kernel<bf16, CpuIsa::kAvx2>(const Op::Args&, Stream&);    \
-  template Status Kernel<bf16, CpuIsa::kAvx512>(const Op::Args&, Stream&);  \
+#define BATON_INSTANTIATE_CPU(Kernel, Op)                                      \
+  template Status Kernel<float, CpuIsa::kReference>(const Op::Args&, Stream&); \
+  template Status Kernel<float, CpuIsa::kAvx2>(const Op::Args&, Stream&);      \
+  template Status Kernel<float, CpuIsa::kAvx512>(const Op::Args&, Stream&);    \
+  template Status Kernel<float, CpuIsa::kAmx>(const Op::Args&, Stream&);       \
+  template Status Kernel<bf16, CpuIsa::kReference>(const Op::Args&, Stream&);  \
+  template Status Kernel<bf16, CpuIsa::kAvx2>(const Op::Args&, Stream&);       \
+  template Status Kernel<bf16, CpuIsa::kAvx512>(const Op::Args&, Stream&);     \
   template Status Kernel<bf16, CpuIsa::kAmx>(const Op::Args&, Stream&)

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cpu/amx_matmul.h"
+#include "kernels/cpu/inner.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/matmul_shapes.h"
+#include "runtime/base/thread_pool.h"
+
+namespace baton::cpu {
+namespace {
+
+// Rows that share one pass over a block of weights; a multiple of the register
+// blocks (6 and 4 rows) of the inner loops.
+constexpr int64_t kChunkRows = 96;
+
+// x itself, or a copy in `padded` with zeros behind column k.
+template <typename T>
+ConstView PaddedInput(ConstView x, std::vector<T>& padded) {
+  const int64_t k = x.dim(1);
+  const int64_t depth = PadTo(k, kPackDepth);
+  if (k == depth) return x;
+  padded.assign(static_cast<size_t>(x.dim(0) * depth), T());
+  for (int64_t row = 0; row < x.dim(0); ++row) {
+    std::memcpy(padded.data() + row * depth, x.Row<T>(row),
+                static_cast<size_t>(k) * sizeof(T));
+  }
+  return {reinterpret_cast<const std::byte*>(padded.data()),
+          kDTypeOf<T>,
+          {x.dim(0), depth}};
+}
+
+template <typename T>
+void MatmulBlocks(const Matmul::Args& args, const InnerLoops<T>& loops,
+                  ThreadPool& pool) {
+  thread_local std::vector<T> padded;
+  const ConstView x = PaddedInput<T>(args.x, padded);
+  const int64_t rows = x.dim(0);
+  const int64_t chunks = (rows + kChunkRows - 1) / kChunkRows;
+  const int64_t blocks = PadTo(args.weight.n, kPackRows) / kPackRows;
+  pool.ParallelFor(blocks * chunks, 1, [&](int64_t unit, int64_t end, int) {
+    thread_local std::vector<float> tile;
+    for (; unit < end; ++unit) {
+      const int64_t block = unit / chunks;
+      const int64_t first = unit % chunks * kChunkRows;
+      const int64_t count = std::min(kChunkRows, rows - first);
+      tile.resize(static_cast<size_t>(count * kPackRows));
+      loops.matmul({.x = x.Row<T>(first),
+                    .x_stride = x.row_stride(),
+                    .rows = count,
+                    .block = PackedBlock<T>(args.weight, block),
+                    .k = x.dim(1),
+                    .leaves = MatmulLeaves(args.weight.k),
+                    .out = tile.data()});
+      StoreTile(loops, tile.data(), args.out, first, count, block);
+    }
+  });
+}
+
+}  // namespace
+
+template <typename T, CpuIsa kIsa>
+Status MatmulCpu(const Matmul::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR(CheckMatmul<T>(args));
+  if (args.x.dim(0) == 0 || args.weight.n == 0) return OkStatus();
+  MatmulBlocks(args, LoopsOf<T>(kIsa), PoolOf(stream));
+  return OkStatus();
+}
+
+BATON_INSTANTIATE_CPU(MatmulCpu, Matmul);
+
+}  // namespace baton::cpu
