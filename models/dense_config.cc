@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/dense_config.h"
+
+namespace baton {
+namespace {
+
+// What no dense decoder here does.
+Status CheckPlain(const ModelConfig& config) {
+  for (const char* key : {"attention_bias", "mlp_bias", "sliding_window",
+                          "use_sliding_window", "quantization_config"}) {
+    BATON_RETURN_IF_ERROR(config.RequireOff(key));
+  }
+  if (config.Has("partial_rotary_factor")) {
+    BATON_ASSIGN_OR_RETURN(const double part,
+                           config.Number("partial_rotary_factor"));
+    if (part != 1) {
+      return InvalidArgument("partial_rotary_factor is {}, expected 1", part);
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+DecoderInfo DenseConfig::Info(const std::string& architecture,
+                              DType dtype) const {
+  return {.architecture = architecture,
+          .num_layers = num_layers,
+          .num_loops = num_loops,
+          .hidden = attention.hidden,
+          .vocab = vocab,
+          .max_positions = max_positions,
+          .kv = {.dtype = dtype,
+                 .kv_heads = attention.kv_heads,
+                 .head_dim = attention.head_dim}};
+}
+
+StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,
+                                      const std::string& head_dim_key) {
+  BATON_RETURN_IF_ERROR(CheckPlain(config));
+  DenseConfig c;
+  AttentionShape& shape = c.attention;
+  BATON_ASSIGN_OR_RETURN(const int64_t layers,
+                         config.Size("num_hidden_layers"));
+  c.num_layers = static_cast<int>(layers);
+  BATON_ASSIGN_OR_RETURN(shape.hidden, config.Size("hidden_size"));
+  BATON_ASSIGN_OR_RETURN(shape.heads, config.Size("num_attention_heads"));
+  BATON_ASSIGN_OR_RETURN(shape.kv_heads, config.Size("num_key_value_heads"));
+  BATON_ASSIGN_OR_RETURN(c.ffn, config.Size("intermediate_size"));
+  BATON_ASSIGN_OR_RETURN(c.vocab, config.Size("vocab_size"));
+  BATON_ASSIGN_OR_RETURN(c.max_positions,
+                         config.Size("max_position_embeddings"));
+  BATON_ASSIGN_OR_RETURN(const double eps, config.Number("rms_norm_eps"));
+  if (!(eps > 0)) return InvalidArgument("rms_norm_eps is {}", eps);
+  c.eps = static_cast<float>(eps);
+  BATON_ASSIGN_OR_RETURN(c.rope, config.Rope());
+
+  if (config.Has(head_dim_key)) {
+    BATON_ASSIGN_OR_RETURN(shape.head_dim, config.Size(head_dim_key));
+  } else if (shape.hidden % shape.heads == 0) {
+    shape.head_dim = shape.hidden / shape.heads;
+  } else {
+    return InvalidArgument("hidden_size {} is no multiple of {} heads",
+                           shape.hidden, shape.heads);
+  }
+  if (shape.heads % shape.kv_heads != 0) {
+    return InvalidArgument(
+        "num_attention_heads {} is no multiple of {} KV heads", shape.heads,
+        shape.kv_heads);
+  }
+  if (shape.head_dim % 2 != 0) {
+    return InvalidArgument("head_dim {} is odd", shape.head_dim);
+  }
+  return c;
+}
+
+}  // namespace baton

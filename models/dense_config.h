@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes that every dense decoder's config.json has under the same keys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/decoder.h"
+#include "models/layers/attention.h"
+#include "runtime/base/status.h"
+#include "runtime/config/model_config.h"
+
+namespace baton {
+
+struct DenseConfig {
+  int num_layers = 0;
+  int num_loops = 1;
+  int64_t ffn = 0;
+  int64_t vocab = 0;
+  int64_t max_positions = 0;
+  float eps = 0;
+  AttentionShape attention;
+  RopeConfig rope;
+
+  [[nodiscard]] int64_t hidden() const { return attention.hidden; }
+  [[nodiscard]] RopeFrequencies RopeTable() const {
+    return ComputeRope(rope, attention.head_dim);
+  }
+  [[nodiscard]] DecoderInfo Info(const std::string& architecture,
+                                 DType dtype) const;
+};
+
+// InvalidArgument: a key is missing or out of range; heads do not divide into
+// KV heads; an odd head size. `head_dim_key`: its value, or hidden / heads
+// where the config has no such key.
+[[nodiscard]] StatusOr<DenseConfig> ReadDenseConfig(
+    const ModelConfig& config, const std::string& head_dim_key);
+
+// Where a checkpoint keeps what only the ends of a decoder have.
+struct EndNames {
+  const char* embedding = "model.embed_tokens";
+  const char* final_norm = "model.norm";
+  const char* head = "lm_head";
+};
+
+}  // namespace baton

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "kernels/ops/embedding.h"
+#include "models/layers/weights.h"
+#include "models/residual/stream.h"
+#include "models/step.h"
+
+namespace baton {
+
+// Token ids to rows; the only way from ids to a Hidden.
+class TokenEmbedding {
+ public:
+  TokenEmbedding(const WeightScope& w, std::string_view name, int64_t vocab,
+                 int64_t hidden)
+      : hidden_(hidden),
+        table_(w.Table(name, vocab, hidden)),
+        embedding_(w.Kernel<Embedding>()) {}
+
+  // ids: [rows], checked.
+  Hidden operator()(std::span<const int32_t> ids, Step& step) const {
+    Tensor rows = step.NewTensor(step.dtype(),
+                                 {static_cast<int64_t>(ids.size()), hidden_});
+    step.Run<Embedding>(
+        embedding_, {.ids = ids, .table = table_.view(), .out = rows.view()});
+    return {std::move(rows), step};
+  }
+
+ private:
+  int64_t hidden_;
+  Tensor table_;  // [vocab, hidden]
+  KernelFn<Embedding> embedding_;
+};
+
+}  // namespace baton

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "kernels/ops/matmul.h"
+#include "models/layers/weights.h"
+#include "models/step.h"
+
+namespace baton {
+
+// y = x W^T without bias. W [out, in] is packed once, and may be the rows of
+// several tensors of the checkpoint under each other.
+class Linear {
+ public:
+  Linear(const WeightScope& w, std::initializer_list<FusedRows> parts,
+         int64_t in)
+      : weight_(w.Matrix(std::span(parts.begin(), parts.size()), in)),
+        matmul_(w.Kernel<Matmul>()) {}
+
+  [[nodiscard]] int64_t out() const { return weight_.matrix.n; }
+
+  // x: [rows, in]; the result: [rows, out].
+  [[nodiscard]] Scratch operator()(ConstView x, Step& step) const {
+    Scratch y = step.NewScratch(x.dim(0), out());
+    Into(x, y.view(), step);
+    return y;
+  }
+  // out: [rows, out] in the dtype of x, or f32; not x.
+  void Into(ConstView x, View out, Step& step) const {
+    step.Run<Matmul>(matmul_, {.x = x, .weight = weight_.matrix, .out = out});
+  }
+
+ private:
+  PackedWeight weight_;
+  KernelFn<Matmul> matmul_;
+};
+
+}  // namespace baton

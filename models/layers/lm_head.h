@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "models/layers/linear.h"
+#include "models/layers/weights.h"
+#include "models/residual/stream.h"
+#include "models/step.h"
+
+namespace baton {
+
+// Logits in f32. They have exactly `vocab` columns: rows that packing pads
+// have no column, so they cannot win.
+class LmHead {
+ public:
+  LmHead(const WeightScope& w, std::string_view name, int64_t vocab,
+         int64_t hidden)
+      : hidden_(hidden), linear_(w, {{name, vocab}}, hidden) {}
+
+  // Logits [rows.size(), vocab] of the batch rows named, ascending.
+  Logits operator()(Normed&& x, std::span<const int32_t> rows,
+                    Step& step) const {
+    const int64_t n = static_cast<int64_t>(rows.size());
+    Tensor logits = step.NewTensor(DType::kF32, {n, linear_.out()});
+    if (n == x.view().dim(0)) {
+      linear_.Into(x.view(), logits.view(), step);
+    } else {
+      const Scratch wanted = step.NewScratch(n, hidden_);
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t row = rows[static_cast<size_t>(i)];
+        step.Copy(wanted.view().Rows(i, i + 1), x.view().Rows(row, row + 1));
+      }
+      linear_.Into(wanted.view(), logits.view(), step);
+    }
+    return Logits(std::move(logits));
+  }
+  template <typename T>
+  auto operator()(T&&, std::span<const int32_t>, Step&) const {
+    BATON_RESIDUAL_REFUSE(
+        T, "residual.normed: the head reads what FinalNorm made");
+  }
+
+ private:
+  int64_t hidden_;
+  Linear linear_;
+};
+
+}  // namespace baton

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace baton {
+namespace {
+
+// Host memory a generated or converted piece of a tensor may take at a time.
+constexpr int64_t kPieceBytes = int64_t{32} << 20;
+
+template <typename From, typename To>
+void ConvertRow(const From* from, To* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = static_cast<To>(static_cast<float>(from[i]));
+  }
+}
+
+// [rows, columns] in `from`'s dtype to contiguous rows of `dtype`.
+Status Convert(ConstView from, DType dtype, std::byte* to) {
+  const int64_t columns = from.RowElements();
+  for (int64_t r = 0; r < from.dim(0); ++r) {
+    std::byte* row = to + r * columns * SizeOf(dtype);
+    if (from.dtype() == DType::kBF16) {
+      const bf16* in = from.Row<bf16>(r);
+      if (dtype == DType::kBF16) {
+        std::memcpy(row, in, static_cast<size_t>(columns) * sizeof(bf16));
+      } else {
+        ConvertRow(in, reinterpret_cast<float*>(row), columns);
+      }
+    } else if (from.dtype() == DType::kF32) {
+      const float* in = from.Row<float>(r);
+      if (dtype == DType::kBF16) {
+        ConvertRow(in, reinterpret_cast<bf16*>(row), columns);
+      } else {
+        std::memcpy(row, in, static_cast<size_t>(columns) * sizeof(float));
+      }
+    } else {
+      return InvalidArgument("weights of type {}", Name(from.dtype()));
+    }
+  }
+  return OkStatus();
+}
+
+struct PlainTarget {
+  View view;  // [rows, columns] or [size]
+  Device* device;
+  Stream* stream;
+};
+
+Status CopyPlain(const WeightLoader&, ConstView rows, int64_t first, void* to) {
+  const PlainTarget& target = *static_cast<PlainTarget*>(to);
+  const View place = target.view.Rows(first, first + rows.dim(0));
+  if (target.device->kind() == DeviceKind::kCpu) {
+    return Convert(rows, place.dtype(), place.data());
+  }
+  BATON_ASSIGN_OR_RETURN(Buffer piece,
+                         target.device->AllocateHost(place.bytes()));
+  BATON_RETURN_IF_ERROR(Convert(rows, place.dtype(), piece.data()));
+  BATON_RETURN_IF_ERROR(target.device->Copy(place.data(), piece.data(),
+                                            place.bytes(), *target.stream));
+  return target.stream->Synchronize();
+}
+
+struct PackedTarget {
+  std::byte* data;
+  DType dtype;
+  int64_t n, k;
+  int64_t first_row;  // of the tensor in the fused matrix
+  KernelFn<PackMatrix> pack;
+  Stream* stream;
+};
+
+Status Pack(const WeightLoader&, ConstView rows, int64_t first, void* to) {
+  const PackedTarget& target = *static_cast<PackedTarget*>(to);
+  return target.pack({.rows = rows,
+                      .first_row = target.first_row + first,
+                      .packed = target.data,
+                      .dtype = target.dtype,
+                      .n = target.n,
+                      .k = target.k},
+                     *target.stream);
+}
+
+}  // namespace
+
+// Gives `sink` the tensor's rows, in pieces.
+Status WeightLoader::ForRows(const TensorDecl& decl, RowsSink sink, void* to) {
+  const int64_t rows = decl.shape[0];
+  const int64_t row_elements = decl.shape.NumElements() / rows;
+  const int64_t piece =
+      std::max<int64_t>(1, kPieceBytes / (row_elements * SizeOf(DType::kF32)));
+  for (int64_t begin = 0; begin < rows; begin += piece) {
+    const int64_t end = std::min(rows, begin + piece);
+    BATON_ASSIGN_OR_RETURN(HostRows host,
+                           options_->weights->Rows(decl, begin, end));
+    if (host.view.shape().NumElements() != (end - begin) * row_elements) {
+      return InvalidArgument("{}: shape {}, expected rows of {}", decl.name,
+                             ToString(host.view.shape()), ToString(decl.shape));
+    }
+    if (Status status = sink(*this, host.view, begin, to); !status.ok()) {
+      return Annotate(status, "load " + decl.name);
+    }
+  }
+  elements_ += decl.shape.NumElements();
+  if (options_->progress) {
+    const int64_t size = SizeOf(options_->dtype);
+    options_->progress(elements_ * size, total_ * size);
+  }
+  return OkStatus();
+}
+
+StatusOr<Buffer> WeightLoader::Allocate(int64_t bytes) {
+  BATON_ASSIGN_OR_RETURN(Buffer buffer, options_->device->Allocate(bytes));
+  bytes_ += bytes;
+  return buffer;
+}
+
+WeightScope WeightScope::In(std::string_view name) const {
+  return {*loader_, owner_, fmt::format("{}{}.", prefix_, name)};
+}
+
+const TensorDecl* WeightScope::Declare(TensorDecl decl) const {
+  decl.owner = owner_;
+  loader_->declared_.push_back(std::move(decl));
+  const TensorDecl& declared = loader_->declared_.back();
+  if (loader_->loads()) {
+    return loader_->status_.ok() ? &declared : nullptr;
+  }
+  loader_->elements_ += declared.shape.NumElements();
+  return nullptr;
+}
+
+Tensor WeightScope::Vector(std::string_view name, int64_t size) const {
+  const TensorDecl* decl = Declare(
+      {.name = fmt::format("{}{}.weight", prefix_, name), .shape = {size}});
+  if (decl == nullptr) return {};
+  const SliceOptions& options = *loader_->options_;
+  StatusOr<Buffer> buffer = loader_->Allocate(size * SizeOf(options.dtype));
+  if (!buffer.ok()) {
+    loader_->Keep(buffer.status());
+    return {};
+  }
+  Tensor vector(*std::move(buffer), options.dtype, decl->shape);
+  PlainTarget target{vector.view(), options.device, options.stream};
+  loader_->Keep(loader_->ForRows(*decl, &CopyPlain, &target));
+  return vector;
+}
+
+Tensor WeightScope::Table(std::string_view name, int64_t rows,
+                          int64_t columns) const {
+  const TensorDecl* decl =
+      Declare({.name = fmt::format("{}{}.weight", prefix_, name),
+               .shape = {rows, columns}});
+  if (decl == nullptr) return {};
+  const SliceOptions& options = *loader_->options_;
+  StatusOr<Buffer> buffer =
+      loader_->Allocate(rows * columns * SizeOf(options.dtype));
+  if (!buffer.ok()) {
+    loader_->Keep(buffer.status());
+    return {};
+  }
+  Tensor table(*std::move(buffer), options.dtype, decl->shape);
+  PlainTarget target{table.view(), options.device, options.stream};
+  loader_->Keep(loader_->ForRows(*decl, &CopyPlain, &target));
+  return table;
+}
+
+PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
+                                 int64_t k) const {
+  PackedWeight weight;
+  int64_t n = 0;
+  for (const FusedRows& part : parts) n += part.rows;
+  weight.matrix = {.n = n, .k = k};
+
+  KernelFn<PackMatrix> pack = Kernel<PackMatrix>();
+  int64_t first_row = 0;
+  for (const FusedRows& part : parts) {
+    const TensorDecl* decl =
+        Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
+                 .shape = {part.rows, k}});
+    if (decl == nullptr) continue;
+    const SliceOptions& options = *loader_->options_;
+    if (weight.buffer.data() == nullptr) {
+      const int64_t bytes = PackedBytes(n, k, options.dtype);
+      StatusOr<Buffer> buffer = loader_->Allocate(bytes);
+      if (!buffer.ok()) {
+        loader_->Keep(buffer.status());
+        return weight;
+      }
+      weight.buffer = *std::move(buffer);
+      weight.matrix.data = weight.buffer.data();
+      weight.matrix.dtype = options.dtype;
+      if (options.device->kind() == DeviceKind::kCpu) {
+        std::memset(weight.buffer.data(), 0, static_cast<size_t>(bytes));
+      }
+    }
+    PackedTarget target{
+        weight.buffer.data(), options.dtype, n, k, first_row, pack,
+        options.stream};
+    loader_->Keep(loader_->ForRows(*decl, &Pack, &target));
+    first_row += part.rows;
+  }
+  return weight;
+}
+
+float WeightScope::Scalar(std::string_view name,
+                          std::optional<float> fallback) const {
+  const TensorDecl* decl = Declare({.name = fmt::format("{}{}", prefix_, name),
+                                    .shape = {1},
+                                    .optional = fallback.has_value(),
+                                    .any_one_element = true});
+  if (decl == nullptr) return fallback.value_or(0);
+  const SliceOptions& options = *loader_->options_;
+  if (fallback.has_value() && !options.weights->Has(decl->name)) {
+    return *fallback;
+  }
+  float value = 0;
+  StatusOr<HostRows> rows = options.weights->Rows(*decl, 0, 1);
+  if (!rows.ok()) {
+    loader_->Keep(rows.status());
+  } else if (rows->view.shape().NumElements() != 1) {
+    loader_->Keep(InvalidArgument("{}: shape {}, expected one element",
+                                  decl->name, ToString(rows->view.shape())));
+  } else {
+    const ConstView one(rows->view.data(), rows->view.dtype(), {1});
+    loader_->Keep(
+        Convert(one, DType::kF32, reinterpret_cast<std::byte*>(&value)));
+    loader_->elements_ += 1;
+  }
+  return value;
+}
+
+}  // namespace baton

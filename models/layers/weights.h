@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// How layers get their weights. A layer's constructor names each tensor once;
+// the same constructor declares them (for checks and planning) and loads them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/ops/matmul.h"
+#include "kernels/registry.h"
+#include "models/decoder.h"
+#include "runtime/tensor/tensor.h"
+#include "runtime/weights/weight_source.h"
+
+namespace baton {
+
+// A packed matrix and its memory.
+struct PackedWeight {
+  Buffer buffer;
+  PackedMatrix matrix;
+};
+
+// Rows of a fused matrix that come from one tensor of the checkpoint.
+struct FusedRows {
+  std::string_view name;  // without prefix and ".weight"
+  int64_t rows = 0;
+};
+
+// Declares or loads the tensors it is asked for, and keeps the first failure:
+// constructors of layers cannot fail, whoever built them asks `status` once.
+// Owner thread: the stage's. Outlives the scopes made from it.
+class WeightLoader {
+ public:
+  // Declares: records names and shapes, loads nothing, finds no kernels.
+  WeightLoader() = default;
+  // Loads. `total`: elements to come, for the progress report.
+  WeightLoader(const SliceOptions& options, int64_t total)
+      : options_(&options), total_(total) {}
+
+  [[nodiscard]] bool loads() const { return options_ != nullptr; }
+  [[nodiscard]] const Status& status() const { return status_; }
+  [[nodiscard]] const std::vector<TensorDecl>& declared() const {
+    return declared_;
+  }
+  [[nodiscard]] int64_t bytes() const { return bytes_; }  // as allocated
+  [[nodiscard]] int64_t elements() const { return elements_; }
+
+ private:
+  friend class WeightScope;
+  using RowsSink = Status (*)(const WeightLoader& loader, ConstView rows,
+                              int64_t first, void* to);
+
+  Status ForRows(const TensorDecl& decl, RowsSink sink, void* to);
+  StatusOr<Buffer> Allocate(int64_t bytes);
+  void Keep(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+
+  const SliceOptions* options_ = nullptr;
+  int64_t total_ = 0;
+  Status status_;
+  std::vector<TensorDecl> declared_;
+  int64_t bytes_ = 0;
+  int64_t elements_ = 0;
+};
+
+// A loader, a name prefix and an owner: where a layer finds its tensors.
+class WeightScope {
+ public:
+  WeightScope(WeightLoader& loader, TensorOwner owner, std::string prefix)
+      : loader_(&loader), owner_(owner), prefix_(std::move(prefix)) {}
+
+  // The scope of a submodule, "<prefix><name>.".
+  [[nodiscard]] WeightScope In(std::string_view name) const;
+
+  // "<name>.weight" [size], in the compute dtype.
+  [[nodiscard]] Tensor Vector(std::string_view name, int64_t size) const;
+  // "<name>.weight" [rows, columns], row by row, in the compute dtype.
+  [[nodiscard]] Tensor Table(std::string_view name, int64_t rows,
+                             int64_t columns) const;
+  // Tensors "<part>.weight" [part rows, k] under each other, packed. Rows go
+  // from the mapping straight into the packed memory.
+  [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
+                                    int64_t k) const;
+  // One element, stored as [] or [1]; its name has no ".weight". Without a
+  // fallback it must be there.
+  [[nodiscard]] float Scalar(
+      std::string_view name,
+      std::optional<float> fallback = std::nullopt) const;
+
+  // The kernel of the device and compute dtype; null while declaring.
+  template <typename Op>
+  [[nodiscard]] KernelFn<Op> Kernel() const {
+    if (!loader_->loads()) return nullptr;
+    const SliceOptions& options = *loader_->options_;
+    StatusOr<KernelFn<Op>> kernel =
+        options.kernels->Find<Op>(options.device->kind(), options.dtype);
+    if (kernel.ok()) return *kernel;
+    loader_->Keep(kernel.status());
+    return nullptr;
+  }
+
+ private:
+  // Declares; the declaration, if there is something to load.
+  const TensorDecl* Declare(TensorDecl decl) const;
+
+  WeightLoader* loader_;
+  TensorOwner owner_;
+  std::string prefix_;
+};
+
+}  // namespace baton

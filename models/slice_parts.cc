@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/slice_parts.h"
+
+#include <set>
+#include <utility>
+
+#include "models/loop_plan.h"
+
+namespace baton {
+
+SliceParts PartsOf(const DecoderInfo& info,
+                   std::span<const UnrolledRange> ranges) {
+  const LoopPlan loops(info.num_layers, info.num_loops);
+  SliceParts parts;
+  std::set<LayerIndex> layers;
+  for (const UnrolledRange& range : ranges) {
+    parts.embedding |= range.begin == 0;
+    for (int u = range.begin; u < range.end; ++u) {
+      layers.insert(loops.Physical(UnrolledLayer(u)));
+      parts.final_norm |= loops.EndsLoop(UnrolledLayer(u));
+    }
+    parts.head |= range.end == loops.unrolled_layers();
+  }
+  parts.layers.assign(layers.begin(), layers.end());
+  return parts;
+}
+
+SliceParts AllParts(int num_layers) {
+  SliceParts parts{.embedding = true, .final_norm = true, .head = true};
+  for (int i = 0; i < num_layers; ++i) parts.layers.emplace_back(i);
+  return parts;
+}
+
+StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
+                                            const SliceOptions& options) {
+  const DeviceKind kind = options.device->kind();
+  BATON_ASSIGN_OR_RETURN(KernelFn<Add> add,
+                         options.kernels->Find<Add>(kind, options.dtype));
+  BATON_ASSIGN_OR_RETURN(KernelFn<Sample> sample,
+                         options.kernels->Find<Sample>(kind, DType::kF32));
+  std::map<UnrolledLayer, int> slots;
+  for (const UnrolledRange& range : options.ranges) {
+    for (int u = range.begin; u < range.end; ++u) {
+      slots.emplace(u, static_cast<int>(slots.size()));
+    }
+  }
+  BATON_ASSIGN_OR_RETURN(
+      KvCache kv,
+      KvCache::Create(*options.device, info.kv, static_cast<int>(slots.size()),
+                      options.kv_pages));
+  return SliceRuntime{.device = options.device,
+                      .stream = options.stream,
+                      .dtype = options.dtype,
+                      .add = add,
+                      .sample = sample,
+                      .kv = std::move(kv),
+                      .kv_slots = std::move(slots),
+                      .scratch = std::make_unique<ScratchPool>(options.device),
+                      .tp = std::make_unique<SingleRankCollective>()};
+}
+
+Step::Parts SliceRuntime::StepParts(const AttentionBatch* batch) const {
+  return {.device = device,
+          .stream = stream,
+          .scratch = scratch.get(),
+          .tp = tp.get(),
+          .batch = batch,
+          .add = add,
+          .dtype = dtype};
+}
+
+KvPages SliceRuntime::Pages(UnrolledLayer layer) const {
+  return {.data = kv.Pool(kv_slots.at(layer)),
+          .dtype = kv.shape().dtype,
+          .num_pages = kv.pages(),
+          .kv_heads = kv.shape().kv_heads,
+          .head_dim = kv.shape().head_dim};
+}
+
+}  // namespace baton

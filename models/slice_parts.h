@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What DecoderSlice needs whatever the model: which parts of a decoder a stage
+// holds, and the memory it runs in.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/ops/norm.h"
+#include "kernels/ops/sample.h"
+#include "models/decoder.h"
+#include "models/scratch.h"
+#include "models/step.h"
+#include "runtime/kv/kv_cache.h"
+#include "runtime/transport/collective.h"
+
+namespace baton {
+
+struct SliceParts {
+  bool embedding = false;
+  std::vector<LayerIndex> layers;  // physical, ascending, each once
+  bool final_norm = false;         // the last norm, or a loop's
+  bool head = false;
+};
+[[nodiscard]] SliceParts PartsOf(const DecoderInfo& info,
+                                 std::span<const UnrolledRange> ranges);
+[[nodiscard]] SliceParts AllParts(int num_layers);
+
+// A stage's KV cache, scratch memory, rank group and the kernels that belong to
+// no layer. Owner thread: the stage's.
+struct SliceRuntime {
+  // ResourceExhausted: no memory. Unimplemented: a kernel is missing.
+  [[nodiscard]] static StatusOr<SliceRuntime> Create(
+      const DecoderInfo& info, const SliceOptions& options);
+
+  [[nodiscard]] Step::Parts StepParts(const AttentionBatch* batch) const;
+  // The pages of an unrolled layer this stage holds; no two share any.
+  [[nodiscard]] KvPages Pages(UnrolledLayer layer) const;
+
+  Device* device = nullptr;
+  Stream* stream = nullptr;
+  DType dtype = DType::kF32;
+  KernelFn<Add> add = nullptr;
+  KernelFn<Sample> sample = nullptr;
+  KvCache kv;
+  std::map<UnrolledLayer, int> kv_slots;
+  // On the heap, since Scratches and Steps point at them.
+  std::unique_ptr<ScratchPool> scratch;
+  std::unique_ptr<Collective> tp;
+};
+
+}  // namespace baton

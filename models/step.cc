@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/step.h"
+
+#include <utility>
+
+namespace baton {
+
+void Step::Copy(View to, ConstView from) {
+  if (!status_.ok()) return;
+  BATON_CHECK(to.bytes() == from.bytes() && from.contiguous());
+  Keep(parts_.device->Copy(to.data(), from.data(), from.bytes(),
+                           *parts_.stream));
+}
+
+Scratch Step::NewScratch(int64_t rows, int64_t columns) {
+  StatusOr<Scratch> scratch =
+      parts_.scratch->Take(parts_.dtype, {rows, columns});
+  if (scratch.ok()) return *std::move(scratch);
+  Keep(scratch.status());
+  return {nullptr, -1, View(nullptr, parts_.dtype, {rows, columns})};
+}
+
+Tensor Step::NewTensor(DType dtype, Shape shape) {
+  StatusOr<Tensor> tensor = Tensor::Allocate(*parts_.device, dtype, shape);
+  if (tensor.ok()) return *std::move(tensor);
+  Keep(tensor.status());
+  return {};
+}
+
+void Step::Keep(const Status& status) {
+  if (status.ok() || !status_.ok()) return;
+  status_ =
+      layer_.value() < 0
+          ? status
+          : Annotate(status, fmt::format("unrolled layer {}", layer_.value()));
+}
+
+}  // namespace baton

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// One visit's context, handed to every layer.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops/attention.h"
+#include "kernels/ops/norm.h"
+#include "kernels/registry.h"
+#include "models/scratch.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/status.h"
+#include "runtime/tensor/tensor.h"
+#include "runtime/transport/collective.h"
+
+namespace baton {
+
+// The batch, the device stream, the pages of the unrolled layer that runs, the
+// rank group, and scratch memory. Layers return values: the first failure is
+// kept here, later work is skipped, and the slice looks once at the end.
+// Lives for one visit. Owner thread: the stage's.
+class Step {
+ public:
+  struct Parts {
+    Device* device = nullptr;
+    Stream* stream = nullptr;
+    ScratchPool* scratch = nullptr;
+    Collective* tp = nullptr;
+    const AttentionBatch* batch = nullptr;
+    KernelFn<Add> add = nullptr;
+    DType dtype = DType::kF32;  // of weights, activations and the stream
+  };
+  explicit Step(const Parts& parts) : parts_(parts) {}
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  [[nodiscard]] const AttentionBatch& batch() const { return *parts_.batch; }
+  [[nodiscard]] Collective& tp() const { return *parts_.tp; }
+  [[nodiscard]] DType dtype() const { return parts_.dtype; }
+  // Of the unrolled layer entered last.
+  [[nodiscard]] const KvPages& kv() const { return kv_; }
+
+  void EnterLayer(UnrolledLayer layer, const KvPages& kv) {
+    layer_ = layer;
+    kv_ = kv;
+  }
+
+  // Submits a kernel, unless something has failed.
+  template <typename Op>
+  void Run(KernelFn<Op> kernel, const typename Op::Args& args) {
+    if (status_.ok()) Keep(kernel(args, *parts_.stream));
+  }
+  void AllReduce(View x, Collective& group) {
+    if (status_.ok()) Keep(group.AllReduce(x, *parts_.stream));
+  }
+  // stream = cast(stream + update).
+  void AddTo(View stream, ConstView update) {
+    Run<Add>(parts_.add, {.stream = stream, .update = update});
+  }
+  void Copy(View to, ConstView from);  // contiguous, same bytes
+
+  // Memory [rows, columns]; without memory a view of nothing and a failure.
+  [[nodiscard]] Scratch NewScratch(int64_t rows, int64_t columns);
+  // Memory that leaves with the visit's result.
+  [[nodiscard]] Tensor NewTensor(DType dtype, Shape shape);
+
+  // The first failure, with the layer it happened in.
+  [[nodiscard]] const Status& status() const { return status_; }
+  void Keep(const Status& status);
+
+ private:
+  Parts parts_;
+  KvPages kv_;
+  UnrolledLayer layer_{-1};
+  Status status_;
+};
+
+}  // namespace baton

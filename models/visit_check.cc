@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/visit_check.h"
+
+#include <algorithm>
+
+namespace baton {
+namespace {
+
+Status CheckSequences(const DecoderInfo& info, int64_t kv_pages,
+                      const AttentionBatch& batch) {
+  const int64_t rows = static_cast<int64_t>(batch.positions.size());
+  int64_t row = 0;
+  for (const SequenceSpan& s : batch.sequences) {
+    if (s.first_row != row || s.rows < 1 || s.rows > rows - row) {
+      return InvalidArgument(
+          "sequence of rows [{}, +{}) where row {} of {} comes next",
+          s.first_row, s.rows, row, rows);
+    }
+    if (s.first_position < 0 ||
+        s.first_position > info.max_positions - s.rows) {
+      return InvalidArgument("positions [{}, +{}), the decoder has {}",
+                             s.first_position, s.rows, info.max_positions);
+    }
+    for (int64_t i = 0; i < s.rows; ++i) {
+      const int32_t position = batch.positions[static_cast<size_t>(row + i)];
+      if (position != s.first_position + i) {
+        return InvalidArgument("position {} in row {}, expected {}", position,
+                               row + i, s.first_position + i);
+      }
+    }
+    const int64_t tokens = s.first_position + s.rows;
+    if (static_cast<int64_t>(s.pages.size()) * kPageTokens < tokens) {
+      return InvalidArgument("{} KV pages for {} tokens", s.pages.size(),
+                             tokens);
+    }
+    for (PageId page : s.pages) {
+      if (page < 0 || page >= kv_pages) {
+        return InvalidArgument("KV page {} of {}", page, kv_pages);
+      }
+    }
+    row += s.rows;
+  }
+  if (row != rows) {
+    return InvalidArgument("sequences cover {} of {} rows", row, rows);
+  }
+  return OkStatus();
+}
+
+Status CheckIds(const DecoderInfo& info, std::span<const int32_t> ids,
+                int64_t rows) {
+  if (static_cast<int64_t>(ids.size()) != rows) {
+    return InvalidArgument("{} token ids for {} rows", ids.size(), rows);
+  }
+  for (int32_t id : ids) {
+    if (id < 0 || id >= info.vocab) {
+      return InvalidArgument("token id {}, the vocabulary has {}", id,
+                             info.vocab);
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckLogitRows(const DecoderInfo& info, const VisitArgs& args,
+                      int64_t rows) {
+  if (args.sampling.size() != args.logit_rows.size()) {
+    return InvalidArgument("{} sampling rows for {} logit rows",
+                           args.sampling.size(), args.logit_rows.size());
+  }
+  int64_t previous = -1;
+  for (int32_t row : args.logit_rows) {
+    if (row <= previous || row >= rows) {
+      return InvalidArgument("logit row {} after {}, of {} rows", row, previous,
+                             rows);
+    }
+    previous = row;
+  }
+  for (const SamplingRow& row : args.sampling) {
+    if (row.forced >= info.vocab) {
+      return InvalidArgument("forced token {}, the vocabulary has {}",
+                             row.forced, info.vocab);
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckVisit(const DecoderInfo& info,
+                  std::span<const UnrolledRange> ranges, int64_t kv_pages,
+                  const VisitArgs& args) {
+  const UnrolledRange range = args.range;
+  if (std::find(ranges.begin(), ranges.end(), range) == ranges.end()) {
+    return InvalidArgument("unrolled layers [{}, {}) are not this stage's",
+                           range.begin, range.end);
+  }
+  if (args.batch == nullptr) return InvalidArgument("a visit without a batch");
+  const int64_t rows = static_cast<int64_t>(args.batch->positions.size());
+  BATON_RETURN_IF_ERROR(CheckSequences(info, kv_pages, *args.batch));
+  if (range.begin == 0) {
+    BATON_RETURN_IF_ERROR(CheckIds(info, args.ids, rows));
+  }
+  if (range.end == info.unrolled_layers()) {
+    BATON_RETURN_IF_ERROR(CheckLogitRows(info, args, rows));
+  }
+  return OkStatus();
+}
+
+Status CheckRanges(const DecoderInfo& info,
+                   std::span<const UnrolledRange> ranges) {
+  if (ranges.empty()) return InvalidArgument("a stage without layers");
+  int next = 0;
+  for (const UnrolledRange& range : ranges) {
+    if (range.begin < next || range.end <= range.begin ||
+        range.end > info.unrolled_layers()) {
+      return InvalidArgument(
+          "unrolled layers [{}, {}) after {}, the decoder has {}", range.begin,
+          range.end, next, info.unrolled_layers());
+    }
+    next = range.end;
+  }
+  return OkStatus();
+}
+
+}  // namespace baton
