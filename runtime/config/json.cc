@@ -11,6 +11,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMaxLength = 80;  // of a quoted key or value
+
 // Watches the parser: remembers the first key given twice and the first value
 // that is too deep (such values are dropped as they come).
 class Watch {
@@ -45,7 +47,7 @@ class Watch {
   void Remember(const json& key) {
     const std::string& name = key.get_ref<const std::string&>();
     if (!keys_.back().insert(name).second && !has_twice_) {
-      twice_ = name;
+      twice_ = name.substr(0, kMaxLength);
       has_twice_ = true;
     }
   }
@@ -93,7 +95,6 @@ const json* FindValue(const json& object, const std::string& key) {
 }
 
 std::string Brief(const json& value) {
-  constexpr size_t kMaxLength = 80;
   if (value.is_object()) {
     return fmt::format("an object of {} keys", value.size());
   }

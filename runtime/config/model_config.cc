@@ -61,8 +61,10 @@ StatusOr<ModelConfig> ModelConfig::Parse(const std::string& text,
   BATON_ASSIGN_OR_RETURN(json root, ParseJsonObject(text, where));
   BATON_ASSIGN_OR_RETURN(const json* names,
                          Require(root, "architectures", where));
-  if (!names->is_array() || names->empty() || !names->front().is_string() ||
-      names->front().get_ref<const std::string&>().empty()) {
+  const bool named = names->is_array() && !names->empty() &&
+                     names->front().is_string() &&
+                     names->front().get_ref<const std::string&>().size() <= 128;
+  if (!named) {
     return InvalidArgument(
         "{}: architectures is {}, expected a list that starts with a name",
         where, Brief(*names));

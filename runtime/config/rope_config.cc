@@ -55,6 +55,10 @@ StatusOr<std::string> ReadType(const Section& section) {
                              Brief(*value));
     }
     const auto text = value->get<std::string>();
+    if (text.empty() || text.size() > 64) {
+      return InvalidArgument("{}: {} is {}, expected a name", section.where,
+                             key, Brief(*value));
+    }
     if (!type.empty() && type != text) {
       return InvalidArgument("{}: rope_type is \"{}\" but type is \"{}\"",
                              section.where, type, text);

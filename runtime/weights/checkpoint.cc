@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "runtime/config/json.h"
+#include "runtime/weights/check.h"
+#include "runtime/weights/file.h"
+#include "runtime/weights/safetensors.h"
+#include "runtime/weights/weight_source.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 4 << 20;
+constexpr int64_t kMaxIndexBytes = 100 << 20;
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+bool Exists(const std::string& path) {
+  struct stat info = {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+// Empty if there is no generation_config.json, or no ids in it.
+StatusOr<std::vector<int32_t>> GenerationEosIds(const std::string& directory) {
+  const std::string path = directory + "/generation_config.json";
+  if (!Exists(path)) return std::vector<int32_t>();
+  BATON_ASSIGN_OR_RETURN(const std::string text,
+                         ReadFile(path, kMaxConfigBytes));
+  BATON_ASSIGN_OR_RETURN(const nlohmann::json root,
+                         ParseJsonObject(text, path));
+  return IdsUnder(root, "eos_token_id", path);
+}
+
+// A row range of a tensor that the file stores off its alignment; safetensors
+// headers are padded by habit, not by rule.
+StatusOr<HostRows> CopyRows(ConstView rows) {
+  HostRows out;
+  BATON_ASSIGN_OR_RETURN(out.owned,
+                         Tensor::AllocateHost(rows.dtype(), rows.shape()));
+  if (rows.bytes() > 0) {
+    std::memcpy(out.owned.view().data(), rows.data(), rows.bytes());
+  }
+  out.view = out.owned.view();
+  return out;
+}
+
+}  // namespace
+
+struct Checkpoint::State {
+  std::string directory;
+  ModelConfig config;
+  std::vector<int32_t> eos_ids;
+  std::vector<MappedFile> files;
+  std::vector<TensorEntry> tensors;  // in name order
+
+  // Maps one file and appends its tensors.
+  Status AddFile(const std::string& name) {
+    const std::string path = directory + "/" + name;
+    BATON_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+    BATON_ASSIGN_OR_RETURN(std::vector<SafetensorsTensor> parsed,
+                           ParseSafetensors(file.bytes(), path));
+    files.push_back(std::move(file));
+    for (SafetensorsTensor& tensor : parsed) {
+      tensors.push_back({.name = std::move(tensor.name),
+                         .dtype = tensor.dtype,
+                         .shape = tensor.shape,
+                         .data = tensor.data.data(),
+                         .file = name});
+    }
+    return OkStatus();
+  }
+
+  // Maps the shards of the index; index and shards must tell the same story.
+  Status AddShards() {
+    const std::string path = directory + "/" + kIndexFile;
+    BATON_ASSIGN_OR_RETURN(const std::string text,
+                           ReadFile(path, kMaxIndexBytes));
+    BATON_ASSIGN_OR_RETURN(const auto index, ParseSafetensorsIndex(text, path));
+    std::map<std::string, int64_t> names;  // shard to tensors listed in it
+    for (const auto& entry : index) ++names[entry.second];
+    for (const auto& shard : names) BATON_RETURN_IF_ERROR(AddFile(shard.first));
+    for (const TensorEntry& tensor : tensors) {
+      const auto listed = index.find(tensor.name);
+      if (listed == index.end()) {
+        return DataLoss("{}: tensor {} of {} is not listed", path, tensor.name,
+                        tensor.file);
+      }
+      if (listed->second != tensor.file) {
+        return DataLoss("{}: tensor {} is listed in {} but is in {}", path,
+                        tensor.name, listed->second, tensor.file);
+      }
+      --names[tensor.file];
+    }
+    for (const auto& entry : index) {
+      if (names[entry.second] == 0) continue;
+      const bool found = std::any_of(
+          tensors.begin(), tensors.end(),
+          [&](const TensorEntry& t) { return t.name == entry.first; });
+      if (!found) {
+        return DataLoss("{}: tensor {} is listed in {} but is not there", path,
+                        entry.first, entry.second);
+      }
+    }
+    return OkStatus();
+  }
+};
+
+Checkpoint::Checkpoint(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+Checkpoint::~Checkpoint() = default;
+
+StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
+  if (!Exists(directory)) return NotFound("{}: no such directory", directory);
+  const std::string path = directory + "/config.json";
+  BATON_ASSIGN_OR_RETURN(const std::string text,
+                         ReadFile(path, kMaxConfigBytes));
+  return ModelConfig::Parse(text, path);
+}
+
+StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
+    const std::string& directory) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
+  BATON_ASSIGN_OR_RETURN(std::vector<int32_t> eos_ids,
+                         GenerationEosIds(directory));
+  if (eos_ids.empty()) {
+    BATON_ASSIGN_OR_RETURN(eos_ids, config.Ids("eos_token_id"));
+  }
+  auto state = std::make_unique<State>(
+      State{directory, std::move(config), std::move(eos_ids), {}, {}});
+  if (Exists(directory + "/" + kSingleFile)) {
+    BATON_RETURN_IF_ERROR(state->AddFile(kSingleFile));
+  } else if (Exists(directory + "/" + kIndexFile)) {
+    BATON_RETURN_IF_ERROR(state->AddShards());
+  } else {
+    return NotFound("{}: neither {} nor {}", directory, kSingleFile,
+                    kIndexFile);
+  }
+  std::sort(state->tensors.begin(), state->tensors.end(),
+            [](const TensorEntry& a, const TensorEntry& b) {
+              return a.name < b.name;
+            });
+  return std::unique_ptr<Checkpoint>(new Checkpoint(std::move(state)));
+}
+
+const std::string& Checkpoint::directory() const { return state_->directory; }
+const ModelConfig& Checkpoint::config() const { return state_->config; }
+std::vector<int32_t> Checkpoint::EosIds() const { return state_->eos_ids; }
+std::span<const TensorEntry> Checkpoint::tensors() const {
+  return state_->tensors;
+}
+
+bool Checkpoint::Has(const std::string& name) const {
+  return FindTensor(state_->tensors, name) != nullptr;
+}
+
+StatusOr<HostRows> Checkpoint::Rows(const TensorDecl& decl, int64_t begin,
+                                    int64_t end) const {
+  const TensorEntry* entry = FindTensor(state_->tensors, decl.name);
+  if (entry == nullptr) {
+    return NotFound("{}: no tensor {}", state_->directory, decl.name);
+  }
+  if (!ShapeFits(decl, entry->shape)) {
+    return InvalidArgument("{}: tensor {} is {}, expected {}",
+                           state_->directory, decl.name, ToString(entry->shape),
+                           ToString(decl.shape));
+  }
+  // A scalar is one row.
+  const Shape shape = entry->shape.rank() == 0 ? Shape{1} : entry->shape;
+  if (begin < 0 || begin > end || end > shape[0]) {
+    return InvalidArgument("{}: rows [{},{}) of tensor {} {}",
+                           state_->directory, begin, end, decl.name,
+                           ToString(shape));
+  }
+  const ConstView rows =
+      ConstView(entry->data, entry->dtype, shape).Rows(begin, end);
+  const auto address = reinterpret_cast<uintptr_t>(rows.data());
+  if (address % SizeOf(entry->dtype) != 0) return CopyRows(rows);
+  HostRows out;
+  out.view = rows;
+  return out;
+}
+
+Status Checkpoint::Check(std::span<const TensorDecl> declared) const {
+  return Annotate(CheckTensors(state_->tensors, declared), state_->directory);
+}
+
+void Checkpoint::DropPages(const std::string& name) const {
+  const TensorEntry* entry = FindTensor(state_->tensors, name);
+  if (entry == nullptr) return;
+  const int64_t bytes = entry->shape.NumElements() * SizeOf(entry->dtype);
+  DropMappedPages({entry->data, static_cast<size_t>(bytes)});
+}
+
+}  // namespace baton
