@@ -328,7 +328,10 @@ TEST_P(ChannelTest, TwoThreadsPlayPingPong) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ChannelTest,
-                         ::testing::Values(Backend{"inproc", ""}),
+                         ::testing::Values(Backend{"inproc", ""},
+                                           Backend{"tcp", "tcp"},
+                                           Backend{"shm", "posix,cma"},
+                                           Backend{"auto", ""}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
