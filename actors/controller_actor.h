@@ -66,6 +66,7 @@ class ControllerActor
     StageRef stage;
     bool joined = false;
     bool answered = false;  // in the phase that runs
+    bool leaving = false;
   };
   enum class Phase { kNone, kLoad, kConnect };
 

@@ -109,6 +109,15 @@ class Actor {
   [[nodiscard]] Executor& executor() const { return mailbox_->executor; }
   [[nodiscard]] absl::Time Now() const { return mailbox_->executor.Now(); }
 
+  // Handles `message` after what is posted already, if the actor is still
+  // there then.
+  template <typename M>
+  void TellSelf(M message) {
+    executor().Post([box = mailbox_, m = std::move(message)]() mutable {
+      if (box->actor != nullptr) box->actor->Handle(std::move(m));
+    });
+  }
+
   // Handles `message` at `when`, if the actor is still there then.
   template <typename M>
   void TellAt(absl::Time when, M message) {

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/controller_actor.h"
+
+#include <algorithm>
+#include <random>
+
+#include "runtime/base/log.h"
+
+namespace baton {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+
+SchedulerOptions FillIn(SchedulerOptions options, const Placement& placement) {
+  options.passes = placement.passes;
+  if (options.slots <= 0) options.slots = placement.num_stages();
+  return options;
+}
+
+uint64_t RandomKey() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+}  // namespace
+
+std::string_view Name(ControllerState state) {
+  switch (state) {
+    case ControllerState::kWaiting:
+      return "waiting";
+    case ControllerState::kLoading:
+      return "loading";
+    case ControllerState::kServing:
+      return "serving";
+    case ControllerState::kDraining:
+      return "draining";
+    case ControllerState::kStopped:
+      return "stopped";
+  }
+  return "?";
+}
+
+ControllerActor::ControllerActor(Executor& executor, ControllerOptions options)
+    : Actor(executor, "controller"),
+      options_(std::move(options)),
+      scheduler_(FillIn(options_.scheduler, options_.placement)),
+      stages_(options_.placement.stages.size()),
+      kv_blocks_used_("baton_kv_blocks_used", "KV pages in use"),
+      leases_("baton_controller_leases", "Stages that are joined"),
+      replans_("baton_controller_replans_total",
+               "Placements started after the first") {
+  detail_ = fmt::format("{} stages have not joined", stages_.size());
+  Handle(ControllerTick{});
+}
+
+ControllerActor::~ControllerActor() {
+  EndAll(Unavailable("the controller has stopped"));
+}
+
+int ControllerActor::FindStage(const std::string& name) const {
+  for (int i = 0; i < options_.placement.num_stages(); ++i) {
+    if (options_.placement.stages[static_cast<size_t>(i)].name == name) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+void ControllerActor::Handle(StageJoined message) {
+  const int i = FindStage(message.name);
+  if (i < 0) {
+    message.reply.Send(FailedPrecondition(
+        "the placement has no stage named {}", message.name));
+    return;
+  }
+  StageState& stage = stages_[static_cast<size_t>(i)];
+  if (stage.joined) {
+    message.reply.Send(FailedPrecondition(
+        "a stage named {} is joined already", message.name));
+    return;
+  }
+  stage = {};
+  stage.data_address = std::move(message.data_address);
+  stage.stage = std::move(message.stage);
+  stage.joined = true;
+  message.reply.Send(Done{});
+  const auto joined = std::count_if(stages_.begin(), stages_.end(),
+                                    [](const StageState& s) { return s.joined; });
+  leases_.Set(static_cast<double>(joined));
+  LogInfo("controller.stage_joined", "stage={} joined={}/{}", message.name,
+          joined, stages_.size());
+  if (joined < static_cast<int64_t>(stages_.size())) {
+    detail_ = fmt::format("{} of {} stages have joined", joined,
+                          stages_.size());
+    return;
+  }
+  if (state_ == ControllerState::kWaiting) StartLoading();
+}
+
+// A reply that brings stage i's answer back to this actor.
+template <typename T>
+Reply<T> ControllerActor::AnswerTo(int i) {
+  return Reply<T>([self = ref(), attempt = epoch_, i](StatusOr<T> answer) {
+    StageAnswered back;
+    back.attempt = attempt;
+    back.stage = StageId(i);
+    back.status = answer.status();
+    if constexpr (std::is_same_v<T, StageLoaded>) {
+      if (answer.ok()) back.loaded = *answer;
+    }
+    self.Tell(std::move(back));
+  });
+}
+
+void ControllerActor::StartLoading() {
+  if (epoch_ > Epoch(0)) replans_.Add();
+  epoch_ = Epoch(epoch_.value() + 1);
+  state_ = ControllerState::kLoading;
+  phase_ = Phase::kLoad;
+  phase_deadline_ = Now() + options_.load_deadline;
+  detail_ = "stages load their weights";
+  LogInfo("controller.loading", "epoch={} stages={}", epoch_.value(),
+          stages_.size());
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    stages_[i].answered = false;
+    LoadStage load;
+    load.spec.checkpoint = options_.checkpoint;
+    load.spec.config = options_.config;
+    load.spec.random_seed = options_.random_seed;
+    load.spec.ranges = options_.placement.stages[i].ranges;
+    load.spec.dtype = options_.dtype;
+    load.spec.kv_pages = scheduler_.pages_total();
+    load.reply = AnswerTo<StageLoaded>(static_cast<int>(i));
+    stages_[i].stage.Tell(std::move(load));
+  }
+}
+
+int64_t ControllerActor::MaxStepRows() const {
+  // Whole prompts (chunk 0) are bounded by the KV pool alone.
+  return options_.scheduler.prefill_chunk > 0
+             ? options_.scheduler.max_step_tokens
+             : scheduler_.pages_total() * kPageTokens;
+}
+
+void ControllerActor::StartConnecting() {
+  phase_ = Phase::kConnect;
+  phase_deadline_ = Now() + options_.step_deadline;
+  detail_ = "stages connect to each other";
+  SessionInfo session;
+  session.epoch = epoch_;
+  session.key = RandomKey();
+  session.credits = options_.credits;
+  session.max_packet_bytes = std::max<int64_t>(
+      MaxStepRows() * options_.decoder.hidden * SizeOf(options_.dtype), 4096);
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    stages_[i].answered = false;
+    ConnectStage connect;
+    connect.session = session;
+    connect.self = StageId(static_cast<int>(i));
+    connect.num_stages = options_.placement.num_stages();
+    connect.passes = options_.placement.passes;
+    connect.max_step_rows = MaxStepRows();
+    connect.step_deadline = options_.step_deadline;
+    for (size_t p = 0; p < stages_.size(); ++p) {
+      if (p == i) continue;
+      connect.peers.emplace_back(StageId(static_cast<int>(p)),
+                                 stages_[p].data_address);
+    }
+    connect.reply = AnswerTo<Done>(static_cast<int>(i));
+    stages_[i].stage.Tell(std::move(connect));
+  }
+}
+
+void ControllerActor::StartServing() {
+  phase_ = Phase::kNone;
+  phase_deadline_ = absl::InfiniteFuture();
+  state_ = ControllerState::kServing;
+  detail_.clear();
+  LogInfo("controller.serving", "epoch={} stages={} kv_pages={}",
+          epoch_.value(), stages_.size(), scheduler_.pages_total());
+  for (Reply<Done>& reply : await_serving_) reply.Send(Done{});
+  await_serving_.clear();
+}
+
+void ControllerActor::Handle(StageAnswered message) {
+  if (message.attempt != epoch_ || phase_ == Phase::kNone) return;
+  const auto i = static_cast<size_t>(message.stage.value());
+  const std::string& name = options_.placement.stages[i].name;
+  if (!message.status.ok()) {
+    const Status why = Annotate(message.status, "stage " + name);
+    LogError("controller.start_failed", "epoch={} status={}", epoch_.value(),
+             ToString(why));
+    LoseEpoch(why);
+    for (Reply<Done>& reply : await_serving_) reply.Send(why);
+    await_serving_.clear();
+    return;
+  }
+  stages_[i].answered = true;
+  if (!std::all_of(stages_.begin(), stages_.end(),
+                   [](const StageState& s) { return s.answered; })) {
+    return;
+  }
+  if (phase_ == Phase::kLoad) {
+    StartConnecting();
+  } else {
+    StartServing();
+  }
+}
+
+void ControllerActor::Handle(AwaitServing message) {
+  if (state_ == ControllerState::kServing) {
+    message.reply.Send(Done{});
+  } else {
+    await_serving_.push_back(std::move(message.reply));
+  }
+}
+
+// Ends the epoch: its requests, its steps, the sessions of its stages.
+void ControllerActor::LoseEpoch(const Status& status) {
+  phase_ = Phase::kNone;
+  phase_deadline_ = absl::InfiniteFuture();
+  detail_ = Message(status);
+  issued_.clear();
+  EndAll(Unavailable("the pipeline was lost: {}", Message(status)));
+  // Old answers and results no longer count, whoever they come from.
+  epoch_ = Epoch(epoch_.value() + 1);
+  for (const StageState& stage : stages_) {
+    if (stage.joined) stage.stage.Tell(EndSession{});
+  }
+  const bool draining = state_ == ControllerState::kDraining;
+  state_ = ControllerState::kWaiting;
+  if (draining) {
+    state_ = ControllerState::kDraining;
+    CheckDrained();
+  }
+}
+
+void ControllerActor::EndAll(const Status& status) {
+  scheduler_.AbortAll();
+  kv_blocks_used_.Set(0);
+  auto requests = std::exchange(requests_, {});
+  for (auto& [id, sink] : requests) sink->OnEnd(status);
+}
+
+void ControllerActor::Handle(StageFailed message) {
+  if (message.epoch != epoch_) return;
+  const auto i = static_cast<size_t>(message.stage.value());
+  const std::string name =
+      i < stages_.size() ? options_.placement.stages[i].name : "?";
+  LogError("controller.stage_failed", "stage={} epoch={} status={}", name,
+           epoch_.value(), ToString(message.status));
+  LoseEpoch(Annotate(message.status, "stage " + name));
+  // The stage is still there (its host would have been reported lost): start
+  // over with what is loaded.
+  if (state_ == ControllerState::kWaiting &&
+      std::all_of(stages_.begin(), stages_.end(),
+                  [](const StageState& s) { return s.joined; })) {
+    StartLoading();
+  }
+}
+
+void ControllerActor::Handle(StageLost message) {
+  const int i = FindStage(message.name);
+  if (i < 0 || !stages_[static_cast<size_t>(i)].joined) return;
+  stages_[static_cast<size_t>(i)] = {};
+  leases_.Add(-1);
+  LogError("controller.stage_lost", "stage={} epoch={} status={}",
+           message.name, epoch_.value(), ToString(message.status));
+  LoseEpoch(Unavailable("stage {} is gone: {}", message.name,
+                        Message(message.status)));
+}
+
+void ControllerActor::Handle(StageLeaving message) {
+  const int i = FindStage(message.name);
+  if (i < 0 || !stages_[static_cast<size_t>(i)].joined ||
+      state_ == ControllerState::kStopped) {
+    message.reply.Send(Done{});
+    return;
+  }
+  LogInfo("controller.stage_leaving", "stage={} running={}", message.name,
+          requests_.size());
+  stages_[static_cast<size_t>(i)].leaving = true;
+  leaving_.push_back(std::move(message.reply));
+  state_ = ControllerState::kDraining;
+  detail_ = fmt::format("stage {} leaves", message.name);
+  CheckDrained();
+}
+
+void ControllerActor::Handle(DrainController message) {
+  drains_.push_back(std::move(message.reply));
+  drain_deadline_ = std::min(drain_deadline_, message.deadline);
+  state_ = ControllerState::kDraining;
+  detail_ = "the controller drains";
+  LogInfo("controller.draining", "running={}", requests_.size());
+  CheckDrained();
+}
+
+void ControllerActor::CheckDrained() {
+  if (state_ != ControllerState::kDraining || !requests_.empty()) return;
+  for (const StageState& stage : stages_) {
+    if (stage.joined) stage.stage.Tell(EndSession{});
+  }
+  scheduler_.AbortAll();
+  issued_.clear();
+  epoch_ = Epoch(epoch_.value() + 1);
+  phase_ = Phase::kNone;
+  state_ = drains_.empty() ? ControllerState::kWaiting
+                           : ControllerState::kStopped;
+  for (StageState& stage : stages_) {
+    if (stage.leaving) {
+      stage = {};
+      leases_.Add(-1);
+    }
+  }
+  for (Reply<Done>& reply : leaving_) reply.Send(Done{});
+  leaving_.clear();
+  for (Reply<Done>& reply : drains_) reply.Send(Done{});
+  drains_.clear();
+}
+
+RequestLimits ControllerActor::Limits() const {
+  RequestLimits limits;
+  limits.vocab = options_.decoder.vocab;
+  limits.max_positions = options_.decoder.max_positions;
+  limits.kv_tokens = scheduler_.pages_total() * kPageTokens;
+  return limits;
+}
+
+void ControllerActor::Handle(SubmitRequest message) {
+  if (state_ != ControllerState::kServing) {
+    message.sink->OnEnd(Unavailable("not serving ({}): {}", Name(state_),
+                                    detail_));
+    return;
+  }
+  Status added = CheckRequest(message.request, Limits());
+  const std::string id = message.request.id;
+  if (added.ok()) added = scheduler_.Add(std::move(message.request));
+  if (!added.ok()) {
+    message.sink->OnEnd(added);
+    return;
+  }
+  requests_.emplace(id, std::move(message.sink));
+  Pump();
+}
+
+void ControllerActor::Handle(AbortRequest message) {
+  if (!scheduler_.Abort(message.id)) return;
+  EndRequest(message.id, Status(StatusCode::kCancelled, "aborted"));
+  Pump();
+  CheckDrained();
+}
+
+void ControllerActor::EndRequest(const std::string& id, const Status& status) {
+  auto node = requests_.extract(id);
+  if (!node.empty()) node.mapped()->OnEnd(status);
+}
+
+void ControllerActor::Pump() {
+  if (state_ != ControllerState::kServing &&
+      state_ != ControllerState::kDraining) {
+    return;
+  }
+  while (auto round = scheduler_.NextRound(epoch_)) {
+    for (const StepDescriptor& step : round->steps) {
+      issued_.emplace(step.step, Now());
+    }
+    for (const StageState& stage : stages_) {
+      stage.stage.Tell(RunRound{*round});
+    }
+  }
+  kv_blocks_used_.Set(static_cast<double>(scheduler_.pages_used()));
+}
+
+void ControllerActor::Handle(StepDone message) {
+  if (message.result.epoch != epoch_) return;
+  StatusOr<std::vector<TokenEvent>> events =
+      scheduler_.Complete(message.result);
+  if (!events.ok()) {
+    LogError("controller.bad_result", "status={}", ToString(events.status()));
+    LoseEpoch(events.status());
+    return;
+  }
+  issued_.erase(message.result.step);
+  ++steps_done_;
+  for (const TokenEvent& event : *events) {
+    if (event.token.has_value()) ++tokens_generated_;
+    auto found = requests_.find(event.request);
+    if (found == requests_.end()) continue;
+    found->second->OnEvent(event);
+    if (event.finished.has_value()) EndRequest(event.request, OkStatus());
+  }
+  Pump();
+  CheckDrained();
+}
+
+void ControllerActor::Handle(ControllerTick) {
+  TellAt(Now() + kTick, ControllerTick{});
+  Tick();
+}
+
+void ControllerActor::Tick() {
+  if (Now() > phase_deadline_) {
+    std::string slow;
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      if (stages_[i].answered) continue;
+      slow += (slow.empty() ? "" : ", ") + options_.placement.stages[i].name;
+    }
+    const Status why =
+        DeadlineExceeded("no answer in time from stage {}", slow);
+    LogError("controller.start_failed", "epoch={} status={}", epoch_.value(),
+             ToString(why));
+    LoseEpoch(why);
+    for (Reply<Done>& reply : await_serving_) reply.Send(why);
+    await_serving_.clear();
+  }
+  if (!issued_.empty()) {
+    const auto& [step, when] = *issued_.begin();
+    if (Now() - when > options_.step_deadline * 2) {
+      StageFailed failed;
+      failed.epoch = epoch_;
+      failed.stage = StageId(options_.placement.num_stages() - 1);
+      failed.status = DeadlineExceeded(
+          "step {} gave no result in {}", step.value(),
+          absl::FormatDuration(Now() - when));
+      Handle(std::move(failed));
+    }
+  }
+  if (Now() > drain_deadline_ && state_ == ControllerState::kDraining) {
+    EndAll(Unavailable("the controller drained and the deadline has passed"));
+    CheckDrained();
+  }
+}
+
+ControllerStatus ControllerActor::Snapshot() const {
+  ControllerStatus status;
+  status.state = state_;
+  status.detail = detail_;
+  status.epoch = epoch_;
+  status.placement = options_.placement;
+  status.running = scheduler_.running();
+  status.waiting = scheduler_.waiting();
+  status.steps_in_flight = scheduler_.steps_in_flight();
+  status.pages_used = scheduler_.pages_used();
+  status.pages_total = scheduler_.pages_total();
+  status.preemptions = scheduler_.preemptions();
+  status.steps_done = steps_done_;
+  status.tokens_generated = tokens_generated_;
+  return status;
+}
+
+void ControllerActor::Handle(GetStatus message) {
+  message.reply.Send(Snapshot());
+}
+
+}  // namespace baton
