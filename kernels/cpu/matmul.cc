@@ -66,7 +66,11 @@ template <typename T, CpuIsa kIsa>
 Status MatmulCpu(const Matmul::Args& args, Stream& stream) {
   BATON_RETURN_IF_ERROR(CheckMatmul<T>(args));
   if (args.x.dim(0) == 0 || args.weight.n == 0) return OkStatus();
-  MatmulBlocks(args, LoopsOf<T>(kIsa), PoolOf(stream));
+  if constexpr (kIsa == CpuIsa::kAmx && std::is_same_v<T, bf16>) {
+    MatmulAmx(args, PoolOf(stream));
+  } else {
+    MatmulBlocks(args, LoopsOf<T>(kIsa), PoolOf(stream));
+  }
   return OkStatus();
 }
 
