@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/sched/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+namespace baton {
+namespace {
+
+SchedulerOptions Options() {
+  SchedulerOptions o;
+  o.kv_pages = 16;
+  o.prefill_chunk = 4;
+  o.max_step_tokens = 8;
+  o.max_sequences = 4;
+  o.max_queue = 4;
+  return o;
+}
+
+Request MakeRequest(const std::string& id, int prompt, int64_t max_tokens) {
+  Request r;
+  r.id = id;
+  for (int i = 0; i < prompt; ++i) r.prompt.push_back(10 + i);
+  r.max_tokens = max_tokens;
+  return r;
+}
+
+// A stage that samples position * 7 % 50 everywhere.
+StepResult Answer(const StepDescriptor& step, Epoch epoch) {
+  StepResult result;
+  result.epoch = epoch;
+  result.step = step.step;
+  for (const StepSequence& part : step.sequences) {
+    SequenceResult& out = result.sequences.emplace_back();
+    out.id = part.id;
+    for (int32_t target : part.targets) {
+      SampleResult r;
+      r.token = target;
+      out.samples.push_back(r);
+    }
+    if (part.wants_token) {
+      SampleResult r;
+      r.token =
+          static_cast<int32_t>((part.first_position + part.rows) * 7 % 50);
+      out.samples.push_back(r);
+    }
+  }
+  return result;
+}
+
+std::vector<TokenEvent> Finish(Scheduler& s, const StepDescriptor& step) {
+  auto events = s.Complete(Answer(step, Epoch(1)));
+  EXPECT_TRUE(events.ok()) << events.status();
+  return events.ok() ? *events : std::vector<TokenEvent>{};
+}
+
+TEST(SchedulerTest, CutsAPromptIntoChunksAndWantsATokenAfterTheLast) {
+  Scheduler s(Options());
+  ASSERT_TRUE(s.Add(MakeRequest("a", 6, 3)).ok());
+  const Round first = *s.NextRound(Epoch(1));
+  ASSERT_EQ(first.steps.size(), 1u);
+  EXPECT_EQ(first.starts.size(), 1u);
+  EXPECT_EQ(first.steps[0].sequences[0].ids,
+            (std::vector<int32_t>{10, 11, 12, 13}));
+  EXPECT_FALSE(first.steps[0].sequences[0].wants_token);
+  EXPECT_EQ(first.steps[0].sequences[0].new_pages, (std::vector<PageId>{0}));
+  const Round second = *s.NextRound(Epoch(1));
+  EXPECT_TRUE(second.starts.empty());
+  EXPECT_EQ(second.steps[0].sequences[0].first_position, 4);
+  EXPECT_EQ(second.steps[0].sequences[0].ids, (std::vector<int32_t>{14, 15}));
+  EXPECT_TRUE(second.steps[0].sequences[0].wants_token);
+  EXPECT_FALSE(s.NextRound(Epoch(1)).has_value()) << "two steps in flight";
+}
+
+TEST(SchedulerTest, RunsAheadOfTokensItDoesNotKnow) {
+  Scheduler s(Options());
+  ASSERT_TRUE(s.Add(MakeRequest("a", 3, 4)).ok());
+  const Round first = *s.NextRound(Epoch(1));
+  const Round ahead = *s.NextRound(Epoch(1));
+  const StepSequence& part = ahead.steps[0].sequences[0];
+  EXPECT_TRUE(part.ids.empty());
+  EXPECT_EQ(part.token_from, first.steps[0].step);
+  EXPECT_EQ(part.first_position, 3);
+}
+
+TEST(SchedulerTest, GivesExactlyMaxTokens) {
+  for (int64_t max_tokens : {1, 2, 3, 7}) {
+    Scheduler s(Options());
+    ASSERT_TRUE(s.Add(MakeRequest("a", 5, max_tokens)).ok());
+    std::deque<StepDescriptor> queue;
+    int64_t tokens = 0;
+    bool finished = false;
+    while (true) {
+      while (auto round = s.NextRound(Epoch(1))) {
+        for (auto& step : round->steps) queue.push_back(step);
+      }
+      if (queue.empty()) break;
+      for (const TokenEvent& e : Finish(s, queue.front())) {
+        tokens += e.token.has_value() ? 1 : 0;
+        finished = finished || e.finished == FinishReason::kLength;
+      }
+      queue.pop_front();
+    }
+    EXPECT_EQ(tokens, max_tokens);
+    EXPECT_TRUE(finished);
+    EXPECT_EQ(s.pages_used(), 0);
+  }
+}
+
+TEST(SchedulerTest, ThrowsAwayWhatRanPastAStopId) {
+  Scheduler s(Options());
+  Request r = MakeRequest("a", 3, 10);
+  r.stop_ids = {3 * 7 % 50};  // the first token the fake stage gives
+  ASSERT_TRUE(s.Add(r).ok());
+  const Round first = *s.NextRound(Epoch(1));
+  const Round ahead = *s.NextRound(Epoch(1));
+  const std::vector<TokenEvent> events = Finish(s, first.steps[0]);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].finished, FinishReason::kStop);
+  EXPECT_EQ(s.pages_used(), 0);
+  EXPECT_TRUE(Finish(s, ahead.steps[0]).empty());
+}
+
+TEST(SchedulerTest, FreesPagesOfAnAbortedRequestAtOnce) {
+  Scheduler s(Options());
+  ASSERT_TRUE(s.Add(MakeRequest("a", 6, 3)).ok());
+  const Round first = *s.NextRound(Epoch(1));
+  EXPECT_GT(s.pages_used(), 0);
+  EXPECT_TRUE(s.Abort("a"));
+  EXPECT_EQ(s.pages_used(), 0);
+  EXPECT_FALSE(s.Abort("a"));
+  const Round told = *s.NextRound(Epoch(1));
+  EXPECT_EQ(told.released, (std::vector<SequenceId>{first.starts[0].id}));
+  EXPECT_TRUE(told.steps.empty());
+  EXPECT_TRUE(Finish(s, first.steps[0]).empty());
+}
+
+TEST(SchedulerTest, SpreadsSequencesOverSlots) {
+  SchedulerOptions o = Options();
+  o.slots = 2;
+  Scheduler s(o);
+  for (const char* id : {"a", "b", "c"}) {
+    ASSERT_TRUE(s.Add(MakeRequest(id, 2, 3)).ok());
+  }
+  const Round round = *s.NextRound(Epoch(1));
+  ASSERT_EQ(round.steps.size(), 2u);
+  EXPECT_EQ(round.steps[0].sequences.size(), 2u);
+  EXPECT_EQ(round.steps[1].sequences.size(), 1u);
+}
+
+TEST(SchedulerTest, KeepsRoundsWholeOnALoopedRoute) {
+  SchedulerOptions o = Options();
+  o.slots = 2;
+  o.passes = 2;
+  Scheduler s(o);
+  ASSERT_TRUE(s.Add(MakeRequest("a", 2, 5)).ok());
+  ASSERT_TRUE(s.Add(MakeRequest("b", 2, 5)).ok());
+  const Round first = *s.NextRound(Epoch(1));
+  ASSERT_TRUE(s.NextRound(Epoch(1)).has_value());
+  Finish(s, first.steps[0]);
+  EXPECT_FALSE(s.NextRound(Epoch(1)).has_value()) << "slot 1 is still full";
+  Finish(s, first.steps[1]);
+  EXPECT_EQ(s.NextRound(Epoch(1))->steps.size(), 2u);
+}
+
+TEST(SchedulerTest, ReportsPromptLogprobsOfEveryPosition) {
+  Scheduler s(Options());
+  Request r = MakeRequest("a", 6, 1);
+  r.sampling.prompt_logprobs = 2;
+  ASSERT_TRUE(s.Add(r).ok());
+  std::vector<int32_t> targets;
+  while (auto round = s.NextRound(Epoch(1))) {
+    for (const StepDescriptor& step : round->steps) {
+      for (const TokenEvent& e : Finish(s, step)) {
+        for (const SampleResult& p : e.prompt_logprobs) {
+          targets.push_back(p.token);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(targets, (std::vector<int32_t>{11, 12, 13, 14, 15}));
+}
+
+TEST(SchedulerTest, RefusesAResultThatDoesNotFit) {
+  Scheduler s(Options());
+  ASSERT_TRUE(s.Add(MakeRequest("a", 3, 2)).ok());
+  const Round first = *s.NextRound(Epoch(1));
+  StepResult wrong = Answer(first.steps[0], Epoch(1));
+  wrong.step = StepId(99);
+  EXPECT_EQ(s.Complete(wrong).status().code(), StatusCode::kInvalidArgument);
+  wrong = Answer(first.steps[0], Epoch(1));
+  wrong.sequences[0].samples.clear();
+  EXPECT_EQ(s.Complete(wrong).status().code(), StatusCode::kInvalidArgument);
+  wrong = Answer(first.steps[0], Epoch(1));
+  wrong.sequences[0].id = SequenceId(77);
+  EXPECT_EQ(s.Complete(wrong).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Finish(s, first.steps[0]).size(), 1u);
+}
+
+TEST(SchedulerTest, RefusesAFullQueueAndAnIdInUse) {
+  SchedulerOptions o = Options();
+  o.max_queue = 1;
+  Scheduler s(o);
+  ASSERT_TRUE(s.Add(MakeRequest("a", 2, 2)).ok());
+  EXPECT_EQ(s.Add(MakeRequest("a", 2, 2)).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(s.Add(MakeRequest("b", 2, 2)).code(),
+            StatusCode::kResourceExhausted);
+}
+
+// Pretends to be the stages: order of writes to pages, tokens by position.
+class FakePipeline {
+ public:
+  // Every row must land in a page that its sequence owns, and no page may have
+  // two owners among sequences alive in the order rounds are run.
+  void Run(const Round& round) {
+    for (SequenceId id : round.released) pages_.erase(id);
+    for (const SequenceStart& start : round.starts) {
+      ASSERT_TRUE(pages_.emplace(start.id, std::vector<PageId>{}).second);
+    }
+    std::set<SequenceId> seen;
+    for (const StepDescriptor& step : round.steps) {
+      for (const StepSequence& part : step.sequences) {
+        ASSERT_TRUE(seen.insert(part.id).second);
+        auto& mine = pages_.at(part.id);
+        for (PageId page : part.new_pages) {
+          for (const auto& [other, theirs] : pages_) {
+            ASSERT_EQ(std::count(theirs.begin(), theirs.end(), page), 0)
+                << "page " << page << " has two owners";
+          }
+          mine.push_back(page);
+        }
+        ASSERT_LE(part.first_position + part.rows,
+                  static_cast<int64_t>(mine.size()) * 16);
+      }
+      queue.push_back(step);
+    }
+  }
+  std::deque<StepDescriptor> queue;
+  [[nodiscard]] size_t known() const { return pages_.size(); }
+
+ private:
+  std::map<SequenceId, std::vector<PageId>> pages_;
+};
+
+class SchedulerPropertyTest : public testing::TestWithParam<int> {};
+
+// Random requests, aborts and completion times on a pool too small for all.
+TEST_P(SchedulerPropertyTest, EveryRequestGetsItsTokensAndAllPagesComeBack) {
+  std::mt19937 random(static_cast<unsigned>(GetParam()));
+  SchedulerOptions o = Options();
+  o.slots = 1 + GetParam() % 3;
+  o.passes = 1 + GetParam() % 2;
+  o.kv_pages = 7;
+  o.max_queue = 1000;
+  o.prefill_chunk = static_cast<int>(random() % 3) * 5;
+  Scheduler s(o);
+  FakePipeline pipeline;
+  std::map<std::string, std::vector<int32_t>> got;
+  std::map<std::string, Request> live;
+  int submitted = 0;
+  int aborted = 0;
+  int finished = 0;
+  for (int turn = 0; turn < 20000; ++turn) {
+    if (submitted < 60 && random() % 4 == 0) {
+      Request r = MakeRequest(std::to_string(submitted++), 1 + random() % 40,
+                              1 + random() % 60);
+      ASSERT_TRUE(s.Add(r).ok());
+      live.emplace(r.id, r);
+    }
+    if (turn < 300 && !live.empty() && random() % 30 == 0) {
+      ++aborted;
+      EXPECT_TRUE(s.Abort(live.begin()->first));
+      live.erase(live.begin());
+    }
+    if (auto round = s.NextRound(Epoch(1))) {
+      pipeline.Run(*round);
+    } else if (!pipeline.queue.empty()) {
+      for (const TokenEvent& e : Finish(s, pipeline.queue.front())) {
+        ASSERT_EQ(live.count(e.request), 1u);
+        if (e.token) got[e.request].push_back(e.token->token);
+        if (e.finished) {
+          const Request& r = live.at(e.request);
+          ASSERT_EQ(got[e.request].size(),
+                    static_cast<size_t>(r.max_tokens));
+          for (size_t i = 0; i < got[e.request].size(); ++i) {
+            ASSERT_EQ(got[e.request][i],
+                      static_cast<int32_t>((r.prompt.size() + i) * 7 % 50));
+          }
+          live.erase(e.request);
+          ++finished;
+        }
+      }
+      pipeline.queue.pop_front();
+    }
+  }
+  EXPECT_EQ(submitted, 60);
+  EXPECT_EQ(finished + aborted, 60);
+  EXPECT_GT(s.preemptions(), 0);
+  EXPECT_TRUE(live.empty());
+  EXPECT_EQ(s.running() + s.waiting(), 0);
+  EXPECT_EQ(s.pages_used(), 0);
+  EXPECT_EQ(pipeline.known(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerPropertyTest, testing::Range(0, 24));
+
+TEST(VisitOrderTest, RunsAPassOverAllStepsBeforeTheNext) {
+  EXPECT_EQ(VisitOrder(2, 2),
+            (std::vector<Visit>{{0, 0}, {0, 1}, {1, 0}, {1, 1}}));
+  EXPECT_TRUE(VisitOrder(3, 0).empty());
+}
+
+}  // namespace
+}  // namespace baton
