@@ -61,15 +61,15 @@ StatusOr<ModelConfig> ModelConfig::Parse(const std::string& text,
   BATON_ASSIGN_OR_RETURN(json root, ParseJsonObject(text, where));
   BATON_ASSIGN_OR_RETURN(const json* names,
                          Require(root, "architectures", where));
-  const bool named = names->is_array() && !names->empty() &&
-                     names->front().is_string() &&
-                     names->front().get_ref<const std::string&>().size() <= 128;
-  if (!named) {
+  const bool list = names->is_array() && !names->empty();
+  const auto* first =
+      list ? names->front().get_ptr<const std::string*>() : nullptr;
+  if (first == nullptr || first->empty() || first->size() > 128) {
     return InvalidArgument(
         "{}: architectures is {}, expected a list that starts with a name",
         where, Brief(*names));
   }
-  auto architecture = names->front().get<std::string>();
+  std::string architecture = *first;
   return ModelConfig(std::make_unique<Json>(
       Json{std::move(root), where, std::move(architecture)}));
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/rope_config.h"
 
-#include <cmath>
-
 #include "runtime/config/json.h"
 
 namespace baton {
 namespace {
 
 using nlohmann::json;
+
+constexpr double kLeast = 1e-9;
+constexpr double kMost = 1e15;
 
 // One of the objects that hold rotary parameters, with its place for errors.
 struct Section {
@@ -19,7 +20,7 @@ struct Section {
     return FindValue(object, key) != nullptr;
   }
 
-  // A finite number that is > 0.
+  // A number > 0, within bounds that keep every frequency finite.
   [[nodiscard]] StatusOr<double> Positive(const std::string& key) const {
     const json* value = FindValue(object, key);
     if (value == nullptr) {
@@ -27,10 +28,10 @@ struct Section {
     }
     if (value->is_number()) {
       const double number = value->get<double>();
-      if (std::isfinite(number) && number > 0) return number;
+      if (number >= kLeast && number <= kMost) return number;
     }
-    return InvalidArgument("{}: {} is {}, expected a number > 0", where, key,
-                           Brief(*value));
+    return InvalidArgument("{}: {} is {}, expected a number from {} to {}",
+                           where, key, Brief(*value), kLeast, kMost);
   }
 
   // As Positive; absent, null and 0 mean `fallback`, as in the reference.

@@ -31,7 +31,8 @@ struct TensorDecl {
   bool any_one_element = false;  // accepts [] and [1]
 };
 
-// A tensor of a checkpoint file; points into the mapping.
+// A tensor of a checkpoint file; points into the mapping, where the file may
+// have put it at any address. Read it through Rows, which aligns.
 struct TensorEntry {
   std::string name;
   DType dtype;
@@ -56,8 +57,9 @@ class WeightSource {
                                                 int64_t begin,
                                                 int64_t end) const = 0;
   // Compares what there is with what a decoder declares. InvalidArgument: lists
-  // every missing, unexpected, misshapen or wrongly typed tensor by name
-  // (`*.rotary_emb.*` and names with "projector" are ignored).
+  // every missing, unexpected, misshapen or wrongly typed tensor by name, up to
+  // 20 (`*.rotary_emb.*` and names with "projector" are ignored). All tensors
+  // but the one-element ones must have one type, F32 or BF16.
   [[nodiscard]] virtual Status Check(
       std::span<const TensorDecl> declared) const = 0;
 };

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+
+#include "runtime/weights/weight_source.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tiny_checkpoint.h"
+
+namespace baton {
+namespace {
+
+using ::baton::testing::Bf16Bytes;
+using ::baton::testing::IsOk;
+using ::baton::testing::kTinyConfig;
+using ::baton::testing::SafetensorsBuilder;
+using ::baton::testing::SafetensorsBytes;
+using ::baton::testing::StatusIs;
+using ::baton::testing::TempFolder;
+using ::baton::testing::TinyCheckpoint;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+std::vector<float> Values(ConstView view) {
+  std::vector<float> out;
+  const auto* data = view.Row<bf16>(0);
+  for (int64_t i = 0; i < view.shape().NumElements(); ++i) {
+    out.push_back(static_cast<float>(data[i]));
+  }
+  return out;
+}
+
+SafetensorsBuilder OneToSix() {
+  SafetensorsBuilder weights;
+  weights.Add("w", "BF16", "[3,2]",
+              Bf16Bytes(std::vector<float>{1, 2, 3, 4, 5, 6}));
+  return weights;
+}
+
+TEST(CheckpointTest, HandsOutRowsOfTheMapping) {
+  const TempFolder folder = TinyCheckpoint(OneToSix());
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  EXPECT_EQ((*checkpoint)->config().architecture(), "TinyForCausalLM");
+  EXPECT_TRUE((*checkpoint)->Has("w"));
+  EXPECT_FALSE((*checkpoint)->Has("v"));
+  const auto rows = (*checkpoint)->Rows({"w", {3, 2}}, 1, 3);
+  ASSERT_THAT(rows, IsOk());
+  EXPECT_EQ(rows->view.shape(), (Shape{2, 2}));
+  EXPECT_TRUE(rows->owned.empty());
+  EXPECT_THAT(Values(rows->view), ElementsAre(3, 4, 5, 6));
+  (*checkpoint)->DropPages("w");
+  (*checkpoint)->DropPages("no such tensor");
+  EXPECT_THAT(Values(rows->view), ElementsAre(3, 4, 5, 6));
+}
+
+TEST(CheckpointTest, CopiesTensorsThatTheFileMisaligns) {
+  TempFolder folder;
+  folder.Write("config.json", kTinyConfig);
+  std::string header =
+      R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
+  header.append(header.size() % 2 == 0 ? " " : "");  // data at an odd place
+  folder.Write("model.safetensors",
+               SafetensorsBytes(header, Bf16Bytes(std::vector<float>{7, 8})));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  const auto rows = (*checkpoint)->Rows({"w", {2}}, 0, 2);
+  ASSERT_THAT(rows, IsOk());
+  EXPECT_FALSE(rows->owned.empty());
+  EXPECT_THAT(Values(rows->view), ElementsAre(7, 8));
+}
+
+TEST(CheckpointTest, TakesAScalarAsOneRow) {
+  SafetensorsBuilder weights;
+  weights.Add("s", "BF16", "[]", Bf16Bytes(std::vector<float>{0.5F}));
+  const TempFolder folder = TinyCheckpoint(weights);
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  const TensorDecl decl{.name = "s", .shape = {1}, .any_one_element = true};
+  EXPECT_THAT((*checkpoint)->Check({&decl, 1}), IsOk());
+  const auto rows = (*checkpoint)->Rows(decl, 0, 1);
+  ASSERT_THAT(rows, IsOk());
+  EXPECT_THAT(Values(rows->view), ElementsAre(0.5F));
+}
+
+TEST(CheckpointTest, RefusesRowsThatAreNotThere) {
+  const TempFolder folder = TinyCheckpoint(OneToSix());
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  const Checkpoint& c = **checkpoint;
+  EXPECT_THAT(c.Rows({"v", {3, 2}}, 0, 1), StatusIs(StatusCode::kNotFound));
+  EXPECT_THAT(c.Rows({"w", {3, 3}}, 0, 1),
+              StatusIs(StatusCode::kInvalidArgument));
+  EXPECT_THAT(c.Rows({"w", {3, 2}}, 0, 4),
+              StatusIs(StatusCode::kInvalidArgument));
+  EXPECT_THAT(c.Rows({"w", {3, 2}}, 2, 1),
+              StatusIs(StatusCode::kInvalidArgument));
+  EXPECT_THAT(c.Rows({"w", {3, 2}}, -1, 1),
+              StatusIs(StatusCode::kInvalidArgument));
+}
+
+TEST(CheckpointTest, SaysWhatIsMissing) {
+  EXPECT_THAT(Checkpoint::Open("/no/such/folder"),
+              StatusIs(StatusCode::kNotFound, HasSubstr("/no/such/folder")));
+  TempFolder folder;
+  EXPECT_THAT(Checkpoint::Open(folder.path()),
+              StatusIs(StatusCode::kNotFound, HasSubstr("config.json")));
+  EXPECT_THAT(ReadModelConfig(folder.path()), StatusIs(StatusCode::kNotFound));
+  folder.Write("config.json", kTinyConfig);
+  EXPECT_THAT(ReadModelConfig(folder.path()), IsOk());
+  EXPECT_THAT(Checkpoint::Open(folder.path()),
+              StatusIs(StatusCode::kNotFound, HasSubstr("model.safetensors")));
+}
+
+TEST(CheckpointTest, NamesTheDamagedFile) {
+  TempFolder folder;
+  folder.Write("config.json", kTinyConfig);
+  folder.Write("model.safetensors", "");
+  EXPECT_THAT(Checkpoint::Open(folder.path()),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("model.safetensors")));
+  std::string bytes = OneToSix().Bytes();
+  bytes.resize(bytes.size() - 3);
+  folder.Write("model.safetensors", bytes);
+  EXPECT_THAT(
+      Checkpoint::Open(folder.path()),
+      StatusIs(StatusCode::kDataLoss,
+               AllOf(HasSubstr("model.safetensors"), HasSubstr("tensor w"))));
+}
+
+TEST(CheckpointTest, TakesEosIdsFromGenerationConfigFirst) {
+  const TempFolder folder = TinyCheckpoint(OneToSix());
+  const auto eos = [&] {
+    const auto checkpoint = Checkpoint::Open(folder.path());
+    return checkpoint.ok() ? (*checkpoint)->EosIds() : std::vector<int32_t>();
+  };
+  EXPECT_THAT(eos(), ElementsAre(3));
+  folder.Write("generation_config.json", "{}");
+  EXPECT_THAT(eos(), ElementsAre(3));
+  folder.Write("generation_config.json", R"({"eos_token_id": [2, 68, 72]})");
+  EXPECT_THAT(eos(), ElementsAre(2, 68, 72));
+  folder.Write("generation_config.json", R"({"eos_token_id": 9})");
+  EXPECT_THAT(eos(), ElementsAre(9));
+  folder.Write("generation_config.json", R"({"eos_token_id": -1})");
+  EXPECT_THAT(Checkpoint::Open(folder.path()),
+              StatusIs(StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("generation_config.json"),
+                             HasSubstr("eos_token_id"))));
+}
+
+// Two shards with a tensor each, and an index that tells `map` about them.
+TempFolder Sharded(const std::string& map) {
+  TempFolder folder;
+  folder.Write("config.json", kTinyConfig);
+  folder.Write("1.safetensors", SafetensorsBuilder().AddBf16("a", {2}).Bytes());
+  folder.Write("2.safetensors", SafetensorsBuilder().AddBf16("b", {2}).Bytes());
+  folder.Write(kIndex, R"({"weight_map":{)" + map + "}}");
+  return folder;
+}
+
+TEST(CheckpointTest, JoinsShards) {
+  const TempFolder folder =
+      Sharded(R"("b":"2.safetensors","a":"1.safetensors")");
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  ASSERT_EQ((*checkpoint)->tensors().size(), 2U);
+  EXPECT_EQ((*checkpoint)->tensors()[0].name, "a");
+  EXPECT_EQ((*checkpoint)->tensors()[1].file, "2.safetensors");
+}
+
+TEST(CheckpointTest, RefusesShardsThatContradictTheIndex) {
+  const auto open = [](const std::string& map) {
+    const TempFolder folder = Sharded(map);
+    return Checkpoint::Open(folder.path());
+  };
+  EXPECT_THAT(open(R"("a":"1.safetensors","b":"3.safetensors")"),
+              StatusIs(StatusCode::kNotFound, HasSubstr("3.safetensors")));
+  EXPECT_THAT(open(R"("a":"2.safetensors","b":"1.safetensors")"),
+              StatusIs(StatusCode::kDataLoss,
+                       HasSubstr("tensor a is listed in 2.safetensors but is "
+                                 "in 1.safetensors")));
+  EXPECT_THAT(
+      open(R"("a":"1.safetensors","b":"2.safetensors","c":"2.safetensors")"),
+      StatusIs(StatusCode::kDataLoss, HasSubstr("tensor c")));
+  EXPECT_THAT(open(R"("c":"2.safetensors","a":"1.safetensors")"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("tensor b of")));
+  EXPECT_THAT(open(R"("a":"../1.safetensors","b":"2.safetensors")"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("../1.safetensors")));
+}
+
+std::vector<TensorDecl> Declared() {
+  return {{.name = "embed", .shape = {4, 2}},
+          {.name = "norm", .shape = {2}},
+          {.name = "beta",
+           .shape = {1},
+           .optional = true,
+           .any_one_element = true}};
+}
+
+TEST(CheckTest, AcceptsOptionalAndIgnoredTensors) {
+  const TempFolder folder =
+      TinyCheckpoint(SafetensorsBuilder()
+                         .AddBf16("embed", {4, 2})
+                         .AddBf16("norm", {2})
+                         .AddBf16("layers.0.rotary_emb.inv_freq", {8})
+                         .AddBf16("model.projector.weight", {2, 2}));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  EXPECT_THAT((*checkpoint)->Check(Declared()), IsOk());
+}
+
+TEST(CheckTest, ListsEverythingThatIsWrongByName) {
+  const TempFolder folder = TinyCheckpoint(SafetensorsBuilder()
+                                               .AddBf16("embed", {2, 4})
+                                               .AddBf16("extra", {1})
+                                               .AddBf16("beta", {1, 1}));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  EXPECT_THAT(
+      (*checkpoint)->Check(Declared()),
+      StatusIs(StatusCode::kInvalidArgument,
+               AllOf(HasSubstr(folder.path() + ": 4 tensors"),
+                     HasSubstr("misshapen: embed [2,4], expected [4,2]"),
+                     HasSubstr("missing: norm [2]"),
+                     HasSubstr("misshapen: beta [1,1], expected [1]"),
+                     HasSubstr("unexpected: extra [1] in "
+                               "model.safetensors"),
+                     Not(HasSubstr("more")))));
+}
+
+TEST(CheckTest, RefusesMixedTypesButInScalars) {
+  const TempFolder folder =
+      TinyCheckpoint(SafetensorsBuilder()
+                         .AddBf16("embed", {4, 2})
+                         .Add("norm", "F32", "[2]", "12345678")
+                         .Add("beta", "F32", "[1]", "1234"));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  EXPECT_THAT(
+      (*checkpoint)->Check(Declared()),
+      StatusIs(StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("1 tensors"),
+                     HasSubstr("wrong type: norm f32, but embed is bf16"))));
+}
+
+TEST(CheckTest, CutsALongList) {
+  SafetensorsBuilder weights;
+  weights.AddBf16("embed", {4, 2}).AddBf16("norm", {2});
+  for (int i = 0; i < 25; ++i) weights.AddBf16(fmt::format("x{}", i), {1});
+  const TempFolder folder = TinyCheckpoint(weights);
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  EXPECT_THAT(
+      (*checkpoint)->Check(Declared()),
+      StatusIs(StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("25 tensors"), HasSubstr("\n  and 5 more"))));
+}
+
+TEST(CheckpointTest, OpensEveryTinyCheckpoint) {
+  const std::string root =
+      std::string(BATON_SOURCE_DIR) + "/tests/checkpoints/";
+  for (const char* name : {"apertus", "apertus-4x-sharded", "arcee",
+                           "arcee-mscale", "nanbeige", "nanbeige-skip-norm"}) {
+    const auto checkpoint = Checkpoint::Open(root + name);
+    ASSERT_THAT(checkpoint, IsOk());
+    EXPECT_THAT((*checkpoint)->config().Rope(), IsOk()) << name;
+    EXPECT_TRUE((*checkpoint)->Has("lm_head.weight")) << name;
+    EXPECT_FALSE((*checkpoint)->EosIds().empty()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace baton
