@@ -48,7 +48,7 @@ using Stages = std::vector<std::vector<UnrolledRange>>;
 class Pipeline {
  public:
   static constexpr int kSequences = 6;
-  static constexpr int kPagesEach = 8;  // 128 tokens
+  static constexpr int kPagesEach = 16;  // 256 tokens
 
   Pipeline(const Decoder& decoder, const ModelConfig& config,
            const WeightSource& weights, DType dtype, const Stages& stages) {

@@ -1,0 +1,36 @@
+# Compiles SOURCE with DEFINE. Without DEFINE it must compile; with it, the
+# compiler must refuse, in words that match EXPECTED. PREPARE: compiles the
+# header HEADER for the others instead, to PREPARED.
+set(flags -std=c++20 -Wall -Wextra -Werror=unused-result
+  -Wno-unused-parameter -Wno-missing-field-initializers -I${INCLUDE})
+if(PREPARE)
+  execute_process(COMMAND ${COMPILER} ${flags} -x c++-header ${HEADER}
+    -o ${PREPARED} RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${HEADER} does not compile")
+  endif()
+  return()
+endif()
+if(PREPARED MATCHES "\\.gch$")
+  string(REGEX REPLACE "\\.gch$" "" included ${PREPARED})
+  list(APPEND flags -include ${included})
+else()
+  list(APPEND flags -include-pch ${PREPARED})
+endif()
+if(DEFINE)
+  list(APPEND flags -D${DEFINE})
+endif()
+execute_process(COMMAND ${COMPILER} ${flags} -fsyntax-only ${SOURCE}
+  RESULT_VARIABLE result ERROR_VARIABLE words OUTPUT_VARIABLE words)
+if(NOT DEFINE)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "the control case does not compile:\n${words}")
+  endif()
+  return()
+endif()
+if(result EQUAL 0)
+  message(FATAL_ERROR "${DEFINE} compiles")
+endif()
+if(NOT words MATCHES "error: [^\n]*(${EXPECTED})")
+  message(FATAL_ERROR "${DEFINE}: no error says '${EXPECTED}':\n${words}")
+endif()
