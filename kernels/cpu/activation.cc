@@ -29,11 +29,11 @@ template <typename T, CpuIsa kIsa>
 Status SiluMulCpu(const SiluMul::Args& args, Stream& stream) {
   ShapeMatch match("silu_mul");
   match.Match("out", args.out, {"tokens", "ffn"})
-      .Match("gate_up", args.gate_up, {"tokens", "2*ffn"})
+      .Match("gate_up", args.gate_up, {"tokens", "gate_up"})
       .IsType("gate_up", args.gate_up, kDTypeOf<T>)
       .IsType("out", args.out, kDTypeOf<T>);
   BATON_RETURN_IF_ERROR(match.status());
-  match.Require(match["2*ffn"] == 2 * match["ffn"],
+  match.Require(match["gate_up"] == 2 * match["ffn"],
                 "gate_up must be twice as wide as out");
   BATON_RETURN_IF_ERROR(match.status());
 

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The larger inner loops for AVX512, each in a file of its own.
+#pragma once
+
+#include "kernels/cpu/inner.h"
+
+namespace baton::cpu {
+
+void Avx512Matmul(const MatmulTile<float>& tile);
+void Avx512Matmul(const MatmulTile<bf16>& tile);
+void Avx512Attention(const AttentionTile<float>& tile);
+void Avx512Attention(const AttentionTile<bf16>& tile);
+
+}  // namespace baton::cpu

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/ops/activation.h"
+
+#include "tests/kernels/kernel_testing.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kWidths[] = {1, 7, 16, 33, 1000};
+
+// The constants whose softplus gives Ap = An = 0.8.
+Xielu::Args XieluArgs(ConstView x, View out) {
+  return {x, out, 0.2033823208f, -1.0502256128f, 0.5f, -1e-6f};
+}
+
+class SiluMulTest : public IsaTest {};
+BATON_FOR_EACH_ISA(SiluMulTest);
+
+TEST_P(SiluMulTest, GivesTheHandComputedRow) {
+  const Tensor x = Filled(DType::kF32, {1, 8}, {0, 1, -1, -200, 5, 2, 3, 1});
+  const Tensor out = Poisoned(DType::kF32, {1, 4});
+  ASSERT_TRUE(machine().Run<SiluMul>(DType::kF32, {x.view(), out.view()}).ok());
+  const Tensor want = Filled(DType::kF32, {1, 4},
+                             {0, 2 * 0.7310585786f, -3 * 0.2689414214f, 0});
+  ExpectNear(out.view(), want.view(), 1e-6f, 1e-30f);
+}
+
+TEST_P(SiluMulTest, RoundsBeforeTheProduct) {
+  // silu(1) = 0.73106, in bf16 0.73046875; times 3 = 2.1914, in bf16 2.1875.
+  const Tensor x = Filled(DType::kBF16, {1, 2}, {1, 3});
+  const Tensor out = Poisoned(DType::kBF16, {1, 1});
+  ASSERT_TRUE(
+      machine().Run<SiluMul>(DType::kBF16, {x.view(), out.view()}).ok());
+  EXPECT_EQ(At(out.view(), 0, 0), 2.1875f);
+}
+
+TEST_P(SiluMulTest, AgreesWithTheReference) {
+  Machine reference(CpuIsa::kReference);
+  for (const DType dtype : kFloatTypes) {
+    for (const int64_t width : kWidths) {
+      const Tensor x = Random(dtype, {3, 2 * width}, 1, 4);
+      const Tensor out = Poisoned(dtype, {3, width});
+      const Tensor want = Poisoned(dtype, {3, width});
+      ASSERT_TRUE(machine().Run<SiluMul>(dtype, {x.view(), out.view()}).ok());
+      ASSERT_TRUE(reference.Run<SiluMul>(dtype, {x.view(), want.view()}).ok());
+      ExpectNear(out.view(), want.view(), 2 * Tolerance(dtype), 1e-6f);
+    }
+  }
+}
+
+TEST_P(SiluMulTest, RefusesAnInputThatIsNotTwiceAsWide) {
+  const Tensor x = Poisoned(DType::kF32, {2, 9});
+  const Tensor out = Poisoned(DType::kF32, {2, 4});
+  EXPECT_EQ(machine().Run<SiluMul>(DType::kF32, {x.view(), out.view()}).code(),
+            StatusCode::kInvalidArgument);
+}
+
+class Relu2Test : public IsaTest {};
+BATON_FOR_EACH_ISA(Relu2Test);
+
+TEST_P(Relu2Test, SquaresWhatIsPositive) {
+  const Tensor x = Filled(DType::kF32, {1, 5}, {-3, -0.0f, 0, 0.5f, 3});
+  const Tensor out = Poisoned(DType::kF32, {1, 5});
+  ASSERT_TRUE(machine().Run<Relu2>(DType::kF32, {x.view(), out.view()}).ok());
+  const Tensor want = Filled(DType::kF32, {1, 5}, {0, 0, 0, 0.25f, 9});
+  ExpectNear(out.view(), want.view(), 0, 0);
+}
+
+TEST_P(Relu2Test, HasTheBitsOfTheReferenceInPlace) {
+  Machine reference(CpuIsa::kReference);
+  for (const DType dtype : kFloatTypes) {
+    for (const int64_t width : kWidths) {
+      const Tensor x = Random(dtype, {3, width}, 1, 4);
+      const Tensor want = Poisoned(dtype, {3, width});
+      ASSERT_TRUE(reference.Run<Relu2>(dtype, {x.view(), want.view()}).ok());
+      ASSERT_TRUE(machine().Run<Relu2>(dtype, {x.view(), x.view()}).ok());
+      EXPECT_TRUE(SameBits(x.view(), want.view()));
+    }
+  }
+}
+
+TEST_P(Relu2Test, PassesNaNsOn) {
+  const Tensor x = Filled(DType::kF32, {1, 1}, {NAN});
+  ASSERT_TRUE(machine().Run<Relu2>(DType::kF32, {x.view(), x.view()}).ok());
+  EXPECT_TRUE(std::isnan(At(x.view(), 0, 0)));
+}
+
+class XieluTest : public IsaTest {};
+BATON_FOR_EACH_ISA(XieluTest);
+
+TEST_P(XieluTest, GivesTheGoldenValues) {
+  const Tensor x =
+      Filled(DType::kF32, {1, 7}, {-4, -1, -0.1f, -1e-7f, 0, 0.5f, 2});
+  const Tensor out = Poisoned(DType::kF32, {1, 7});
+  ASSERT_TRUE(
+      machine().Run<Xielu>(DType::kF32, XieluArgs(x.view(), out.view())).ok());
+  const Tensor want = Filled(DType::kF32, {1, 7},
+                             {0.4146525111f, -0.2056964471f, -0.0461300656f,
+                              -7.699996e-7f, -7.999996e-7f, 0.45f, 4.2f});
+  ExpectNear(out.view(), want.view(), 2e-6f, 1e-11f);
+}
+
+TEST_P(XieluTest, AgreesWithTheReference) {
+  Machine reference(CpuIsa::kReference);
+  for (const DType dtype : kFloatTypes) {
+    for (const int64_t width : kWidths) {
+      const Tensor x = Random(dtype, {3, width}, 1, 3);
+      const Tensor want = Poisoned(dtype, {3, width});
+      ASSERT_TRUE(
+          reference.Run<Xielu>(dtype, XieluArgs(x.view(), want.view())).ok());
+      ASSERT_TRUE(
+          machine().Run<Xielu>(dtype, XieluArgs(x.view(), x.view())).ok());
+      // Near its zero at -2.1 the two terms cancel.
+      ExpectNear(x.view(), want.view(), Tolerance(dtype), 2e-6f);
+    }
+  }
+}
+
+TEST_P(XieluTest, RefusesShapesThatDoNotFit) {
+  const Tensor x = Poisoned(DType::kF32, {2, 9});
+  const Tensor out = Poisoned(DType::kF32, {2, 8});
+  const Tensor other = Poisoned(DType::kBF16, {2, 9});
+  for (const Tensor* to : {&out, &other}) {
+    EXPECT_EQ(machine()
+                  .Run<Xielu>(DType::kF32, XieluArgs(x.view(), to->view()))
+                  .code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(machine().Run<Relu2>(DType::kF32, {x.view(), to->view()}).code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_P(XieluTest, TakesZeroRows) {
+  const Tensor x = Poisoned(DType::kF32, {0, 9});
+  EXPECT_TRUE(
+      machine().Run<Xielu>(DType::kF32, XieluArgs(x.view(), x.view())).ok());
+  EXPECT_TRUE(machine().Run<Relu2>(DType::kF32, {x.view(), x.view()}).ok());
+}
+
+}  // namespace
+}  // namespace baton
