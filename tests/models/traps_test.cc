@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each decoder agrees with a second writing of it, and each known mistake,
+// made there on purpose, is seen: the test would fail if the decoder made it.
+#include "tests/models/pipeline.h"
+#include "tests/models/plain_decoder.h"
+
+namespace baton::testing {
+namespace {
+
+constexpr int kTokens = 40;
+constexpr double kSame = 1e-3;
+constexpr double kSeen = 2e-2;
+
+void SetTrap(PlainDecoder& plain, const ModelConfig& config, Trap trap) {
+  RopeConfig rope = config.Rope().value();
+  if (trap == Trap::kNoRopeScaling) rope.kind = RopeConfig::Kind::kPlain;
+  if (trap == Trap::kDefaultTheta) rope.theta = 10000;
+  if (trap == Trap::kFactorFromPositions) {
+    rope.factor = static_cast<double>(plain.info.max_positions) /
+                  rope.original_max_positions;
+  }
+  const RopeFrequencies table = ComputeRope(rope, plain.info.kv.head_dim);
+  plain.inv_freq.assign(table.inv_freq.begin(), table.inv_freq.end());
+  plain.amplitude = table.amplitude;
+  plain.trap = trap;
+}
+
+PlainDecoder PlainOf(const TinyCheckpoint& tiny) {
+  const ModelConfig& config = tiny.config();
+  PlainDecoder plain;
+  plain.info = tiny.info;
+  plain.heads = config.Size("num_attention_heads").value();
+  plain.eps = config.Number("rms_norm_eps").value();
+  const std::string act = config.Text("hidden_act").value();
+  plain.ffn = act == "xielu"   ? PlainDecoder::Ffn::kXielu
+              : act == "relu2" ? PlainDecoder::Ffn::kRelu2
+                               : PlainDecoder::Ffn::kGatedSilu;
+  plain.qk_norm = act == "xielu";
+  plain.loop_norm = !config.BoolOr("skip_loop_final_norm", false).value();
+  plain.Load(*tiny.files, tiny.decoder->tensors(config).value());
+  return plain;
+}
+
+// The largest difference of a logit from the decoder's, token by token.
+double Difference(const char* checkpoint, Trap trap) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open(checkpoint);
+  PlainDecoder plain = PlainOf(tiny);
+  SetTrap(plain, tiny.config(), trap);
+  const std::vector<int32_t> prompt = tiny.Prompt(kTokens);
+  const std::vector<Vec> expected = plain.Logits(prompt);
+  Pipeline pipeline = tiny.Run(DType::kF32, tiny.Whole());
+  double largest = 0;
+  for (int p = 0; p < kTokens; ++p) {
+    const StepOutput output = pipeline.Step({{0, {prompt[p]}}});
+    for (size_t i = 0; i < expected[p].size(); ++i) {
+      largest =
+          std::max(largest, std::fabs(output.logits[0][i] - expected[p][i]));
+    }
+  }
+  return largest;
+}
+
+struct Row {
+  const char* name;
+  const char* checkpoint;
+  Trap trap;
+};
+constexpr Row kRows[] = {
+    // models: Apertus
+    {"ApertusUsesRawAlphas", "apertus", Trap::kRawAlphas},
+    {"ApertusAddsBetaOnBothSides", "apertus", Trap::kBetaOnBothSides},
+    {"ApertusUsesRawAlphasWithoutBeta", "apertus-4x-sharded", Trap::kRawAlphas},
+    {"ApertusLeavesItsNormsAtOne", "apertus", Trap::kNormsLeftAtOne},
+    {"ApertusNormsTheWholeProjection", "apertus", Trap::kQkNormOverProjection},
+    {"ApertusNormsAfterRope", "apertus", Trap::kQkNormAfterRope},
+    {"ApertusIgnoresRopeScaling", "apertus", Trap::kNoRopeScaling},
+    // models: Arcee
+    {"ArceeDropsTheAmplitude", "arcee", Trap::kNoAmplitude},
+    {"ArceeScalesQueriesOnly", "arcee", Trap::kAmplitudeOnQueriesOnly},
+    {"ArceeDropsTheAmplitudeOfMscale", "arcee-mscale", Trap::kNoAmplitude},
+    {"ArceeTakesTheRatioOfPositionsAsFactor", "arcee",
+     Trap::kFactorFromPositions},
+    {"ArceeDoesNotSquare", "arcee", Trap::kReluNotSquared},
+    {"ArceeSquaresBeforeItClamps", "arcee", Trap::kSquareBeforeClamp},
+    // models: Nanbeige
+    {"NanbeigeSharesKvSlotsBetweenLoops", "nanbeige", Trap::kSharedKvSlots},
+    {"NanbeigeNormsOnlyAtTheEnd", "nanbeige", Trap::kLoopNormOnlyAtEnd},
+    {"NanbeigeNormsTwiceAtTheEnd", "nanbeige", Trap::kLoopNormTwiceAtEnd},
+    {"NanbeigeTakesTheDefaultTheta", "nanbeige", Trap::kDefaultTheta},
+    {"NanbeigeRunsAllLoopsOfAStageFirst", "nanbeige",
+     Trap::kStagesRunAllTheirLoops},
+    {"NanbeigeSharesKvSlotsWithoutLoopNorm", "nanbeige-skip-norm",
+     Trap::kSharedKvSlots},
+};
+
+class TrapsTest : public ::testing::TestWithParam<Row> {};
+
+TEST_P(TrapsTest, WouldBeSeen) {
+  EXPECT_GE(Difference(GetParam().checkpoint, GetParam().trap), kSeen);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TrapsTest, ::testing::ValuesIn(kRows),
+                         [](const auto& info) { return info.param.name; });
+
+class PlainDecoderTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PlainDecoderTest, AgreesWithTheDecoder) {
+  EXPECT_LE(Difference(GetParam(), Trap::kNone), kSame);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlainDecoderTest,
+                         ::testing::Values("apertus", "apertus-4x-sharded",
+                                           "arcee", "arcee-mscale", "nanbeige",
+                                           "nanbeige-skip-norm"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace baton::testing
