@@ -49,12 +49,17 @@ ControllerActor::ControllerActor(Executor& executor, ControllerOptions options)
       leases_("baton_controller_leases", "Stages that are joined"),
       replans_("baton_controller_replans_total",
                "Placements started after the first") {
+  // Later than any epoch of a controller before this one.
+  epoch_ = Epoch(static_cast<uint64_t>(absl::ToUnixMicros(Now())));
   detail_ = fmt::format("{} stages have not joined", stages_.size());
   Handle(ControllerTick{});
 }
 
 ControllerActor::~ControllerActor() {
   EndAll(Unavailable("the controller has stopped"));
+  for (const StageState& stage : stages_) {
+    if (stage.joined) stage.stage.Tell(EndSession{});
+  }
 }
 
 int ControllerActor::FindStage(const std::string& name) const {
@@ -113,7 +118,7 @@ Reply<T> ControllerActor::AnswerTo(int i) {
 }
 
 void ControllerActor::StartLoading() {
-  if (epoch_ > Epoch(0)) replans_.Add();
+  if (std::exchange(planned_, true)) replans_.Add();
   epoch_ = Epoch(epoch_.value() + 1);
   state_ = ControllerState::kLoading;
   phase_ = Phase::kLoad;

@@ -92,6 +92,7 @@ class ControllerActor
   Phase phase_ = Phase::kNone;
   std::string detail_;
   Epoch epoch_;
+  bool planned_ = false;
   std::vector<StageState> stages_;
   std::map<std::string, std::unique_ptr<RequestSink>> requests_;
   std::map<StepId, absl::Time> issued_;  // steps in flight

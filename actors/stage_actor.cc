@@ -77,6 +77,7 @@ StageActor::~StageActor() = default;
 std::string StageActor::DataAddress() const { return plane_->Address(); }
 
 void StageActor::Handle(LoadStage message) {
+  DropSession();
   if (slice_ != nullptr && spec_ == message.spec) {
     StageLoaded loaded;
     loaded.weight_bytes = slice_->WeightBytes();
@@ -84,7 +85,6 @@ void StageActor::Handle(LoadStage message) {
     message.reply.Send(loaded);
     return;
   }
-  DropSession();
   slice_.reset();
   spec_.reset();
   auto load = [&]() -> StatusOr<StageLoaded> {

@@ -87,8 +87,9 @@ absl::Duration ThreadExecutor::UntilTimer() {
 
 void ThreadExecutor::Loop() {
   while (true) {
+    const bool ran = RunOne();
     const bool polled = poller_ != nullptr && poller_->Progress();
-    if (RunOne() || polled) continue;
+    if (ran || polled) continue;
     const absl::Duration timeout = UntilTimer();
     {
       absl::MutexLock lock(&mutex_);

@@ -30,6 +30,9 @@ struct RopeConfig {
   double mscale = 0;
   double mscale_all_dim = 0;
   bool truncate = true;
+  // Frequencies are rounded to bf16, as a module that was cast as a whole
+  // computes them (config key rope_frequency_dtype: "bfloat16"; ours).
+  bool bf16_frequencies = false;
 };
 
 // The scaled frequencies [rotary_dim / 2] and the amplitude of cos and sin.

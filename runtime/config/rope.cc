@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/config/model_config.h"
+#include "runtime/tensor/dtype.h"
 
 namespace baton {
 namespace {
@@ -82,7 +83,9 @@ RopeFrequencies ComputeRope(const RopeConfig& config, int64_t rotary_dim) {
         break;
       }
     }
-    out.inv_freq.push_back(static_cast<float>(frequency));
+    const auto exact = static_cast<float>(frequency);
+    out.inv_freq.push_back(
+        config.bf16_frequencies ? static_cast<float>(bf16(exact)) : exact);
   }
   if (yarn) out.amplitude = static_cast<float>(YarnAmplitude(config));
   return out;

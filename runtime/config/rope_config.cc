@@ -183,6 +183,14 @@ StatusOr<RopeConfig> ReadRope(const json& root, const std::string& where) {
 
   RopeConfig rope;
   BATON_ASSIGN_OR_RETURN(rope.theta, ReadTheta(top, section));
+  if (const json* dtype = FindValue(root, "rope_frequency_dtype")) {
+    if (*dtype != "bfloat16" && *dtype != "float32") {
+      return InvalidArgument(
+          "{}: rope_frequency_dtype is {}, expected float32 or bfloat16",
+          where, Brief(*dtype));
+    }
+    rope.bf16_frequencies = *dtype == "bfloat16";
+  }
   BATON_ASSIGN_OR_RETURN(const std::string type, ReadType(section));
   if (type == "default") return rope;
   if (type == "llama3") {

@@ -18,9 +18,10 @@ ShapeMatch& ShapeMatch::Match(std::string_view name, ConstView view,
   for (std::string_view size : sizes) {
     const int64_t have = view.dim(i++);
     int64_t want = -1;
-    const bool literal =
-        std::from_chars(size.data(), size.data() + size.size(), want).ec ==
-        std::errc();
+    const char* end = size.data() + size.size();
+    const auto parsed = std::from_chars(size.data(), end, want);
+    const bool literal = parsed.ec == std::errc() && parsed.ptr == end;
+    if (!literal) want = -1;
     for (int b = 0; !literal && b < count_; ++b) {
       if (bindings_[b].name == size) want = bindings_[b].value;
     }
