@@ -2,7 +2,6 @@
 #include "runtime/weights/tokenizer.h"
 
 #include <array>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -78,7 +77,8 @@ bool IsByteLevel(const json& decoder) {
   return false;
 }
 
-// Collects id -> bytes; the same id may come twice with the same text.
+// Collects id -> bytes; the same id may come twice with the same text. Texts
+// must outlive the table.
 class Table {
  public:
   explicit Table(const std::string& where) : where_(where) {}
@@ -93,11 +93,11 @@ class Table {
       bytes_.resize(index + 1);
       texts_.resize(index + 1);
     }
-    if (texts_[index].has_value() && *texts_[index] != text) {
+    if (texts_[index] != nullptr && *texts_[index] != text) {
       return InvalidArgument("{}: id {} is both {} and {}", where_, index,
                              Brief(*texts_[index]), Brief(text));
     }
-    texts_[index] = text;
+    texts_[index] = &text;
     bytes_[index] = std::move(bytes);
     return OkStatus();
   }
@@ -106,7 +106,7 @@ class Table {
  private:
   const std::string& where_;
   std::vector<std::string> bytes_;
-  std::vector<std::optional<std::string>> texts_;
+  std::vector<const std::string*> texts_;
 };
 
 Status AddVocabulary(const json& root, const std::string& where, Table& table) {
@@ -121,9 +121,9 @@ Status AddVocabulary(const json& root, const std::string& where, Table& table) {
     return Unimplemented("{}: model.vocab is {}, only a map of tokens is read",
                          where, Brief(*vocab));
   }
-  for (const auto& item : vocab->items()) {
+  for (const auto& item : vocab->get_ref<const json::object_t&>()) {
     BATON_RETURN_IF_ERROR(
-        table.Add(item.key(), item.value(), Decode(item.key())));
+        table.Add(item.first, item.second, Decode(item.first)));
   }
   return OkStatus();
 }
@@ -149,7 +149,7 @@ Status AddAddedTokens(const json& root, const std::string& where,
           Brief(token));
     }
     const bool silent = special != nullptr && special->get<bool>();
-    const auto content = text->get<std::string>();
+    const auto& content = text->get_ref<const std::string&>();
     BATON_RETURN_IF_ERROR(
         table.Add(content, *id, silent ? "" : Decode(content)));
   }

@@ -202,40 +202,50 @@ TEST(RopeConfigTest, RefusesWhatItDoesNotUnderstand) {
   }
 }
 
-TEST(RopeConfigTest, RefusesFactorsOutOfRange) {
-  const auto scaled = [](const std::string& keys) {
-    return With(R"("rope_theta":1e4,"rope_scaling":{)" + keys + "}").Rope();
-  };
+constexpr const char* kLength = R"(,"original_max_position_embeddings":64)";
+
+StatusOr<RopeConfig> Scaled(const std::string& keys) {
+  return With(R"("rope_theta":1e4,"rope_scaling":{)" + keys + "}").Rope();
+}
+
+TEST(RopeConfigTest, RefusesLlama3FactorsOutOfRange) {
   const std::string llama3 =
       R"("type":"llama3","low_freq_factor":1,"high_freq_factor":4)";
-  const std::string length = R"(,"original_max_position_embeddings":64)";
-  EXPECT_THAT(scaled(llama3 + R"(,"factor":8)" + length), IsOk());
-  EXPECT_THAT(scaled(llama3 + R"(,"factor":8)"),
+  EXPECT_THAT(Scaled(llama3 + R"(,"factor":8)" + kLength), IsOk());
+  EXPECT_THAT(Scaled(llama3 + R"(,"factor":8)"),
               StatusIs(StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("config.json: rope_scaling: "),
                              HasSubstr("original_max_position_embeddings"))));
   for (const char* factor :
        {"0", "-8", "\"8\"", "null", "[8]", "1e-10", "1e16"}) {
-    EXPECT_THAT(scaled(llama3 + length + R"(,"factor":)" + factor),
+    EXPECT_THAT(Scaled(llama3 + kLength + R"(,"factor":)" + factor),
                 StatusIs(StatusCode::kInvalidArgument, HasSubstr("factor")))
         << factor;
   }
-  const std::string yarn = R"("type":"yarn","factor":4)";
-  EXPECT_THAT(scaled(yarn + length), IsOk());
-  for (const std::string& keys : std::vector<std::string>{
-           yarn, R"("type":"yarn")" + length,
-           yarn + length + R"(,"beta_fast":1,"beta_slow":2)",
-           yarn + length + R"(,"beta_fast":-1)",
-           yarn + length + R"(,"mscale":-1)",
-           yarn + length + R"(,"attention_factor":0)",
-           yarn + length + R"(,"truncate":0)",
-           R"("type":"yarn","factor":null)" + length,
-           R"("type":"llama3","factor":8)" + length,
-           R"("type":"llama3","factor":8,"low_freq_factor":4,)"
-           R"("high_freq_factor":4)" +
-               length}) {
-    EXPECT_THAT(scaled(keys), StatusIs(StatusCode::kInvalidArgument)) << keys;
+  for (const char* keys : {R"("type":"llama3","factor":8)",
+                           R"("type":"llama3","factor":8,"low_freq_factor":4,)"
+                           R"("high_freq_factor":4)"}) {
+    EXPECT_THAT(Scaled(std::string(keys) + kLength),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("freq")));
   }
+}
+
+TEST(RopeConfigTest, RefusesYarnFactorsOutOfRange) {
+  const std::string yarn = R"("type":"yarn","factor":4)";
+  EXPECT_THAT(Scaled(yarn + kLength), IsOk());
+  EXPECT_THAT(Scaled(yarn), StatusIs(StatusCode::kInvalidArgument));
+  for (const char* keys :
+       {R"(,"beta_fast":1,"beta_slow":2)", R"(,"beta_fast":-1)",
+        R"(,"mscale":-1)", R"(,"attention_factor":0)", R"(,"truncate":0)"}) {
+    EXPECT_THAT(Scaled(yarn + kLength + keys),
+                StatusIs(StatusCode::kInvalidArgument))
+        << keys;
+  }
+  EXPECT_THAT(Scaled(R"("type":"yarn")" + std::string(kLength)),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("factor")));
+  EXPECT_THAT(Scaled(R"("type":"yarn","factor":null)" + std::string(kLength)),
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("max_position_embeddings is missing")));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "runtime/weights/weight_source.h"
 #include "tests/testing/status_matchers.h"
@@ -15,8 +15,11 @@ std::vector<uint16_t> Bits(const WeightSource& source, const TensorDecl& decl,
                            int64_t begin, int64_t end) {
   const auto rows = source.Rows(decl, begin, end);
   if (!rows.ok()) return {};
-  std::vector<uint16_t> bits(rows->view.shape().NumElements());
-  std::memcpy(bits.data(), rows->view.data(), rows->view.bytes());
+  std::vector<uint16_t> bits;
+  const bf16* const data = rows->view.Row<bf16>(0);
+  for (int64_t i = 0; i < rows->view.shape().NumElements(); ++i) {
+    bits.push_back(data[i].bits);
+  }
   return bits;
 }
 
