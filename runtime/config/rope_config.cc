@@ -144,6 +144,18 @@ Status ReadYarn(const Section& root, const Section& section, RopeConfig& rope) {
   return OkStatus();
 }
 
+Status ReadFrequencyType(const Section& root, RopeConfig& rope) {
+  const json* type = FindValue(root.object, "rope_frequency_dtype");
+  if (type == nullptr) return OkStatus();
+  if (*type != "bfloat16" && *type != "float32") {
+    return InvalidArgument(
+        "{}: rope_frequency_dtype is {}, expected float32 or bfloat16",
+        root.where, Brief(*type));
+  }
+  rope.bf16_frequencies = *type == "bfloat16";
+  return OkStatus();
+}
+
 // Rotating only a part of each head is not something RopeConfig can say, so a
 // file that asks for it is refused rather than misread.
 Status RefusePartial(const Section& section) {
@@ -183,14 +195,7 @@ StatusOr<RopeConfig> ReadRope(const json& root, const std::string& where) {
 
   RopeConfig rope;
   BATON_ASSIGN_OR_RETURN(rope.theta, ReadTheta(top, section));
-  if (const json* dtype = FindValue(root, "rope_frequency_dtype")) {
-    if (*dtype != "bfloat16" && *dtype != "float32") {
-      return InvalidArgument(
-          "{}: rope_frequency_dtype is {}, expected float32 or bfloat16",
-          where, Brief(*dtype));
-    }
-    rope.bf16_frequencies = *dtype == "bfloat16";
-  }
+  BATON_RETURN_IF_ERROR(ReadFrequencyType(top, rope));
   BATON_ASSIGN_OR_RETURN(const std::string type, ReadType(section));
   if (type == "default") return rope;
   if (type == "llama3") {

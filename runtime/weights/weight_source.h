@@ -27,7 +27,7 @@ struct TensorDecl {
   std::string name;
   Shape shape;  // [out, in] for a linear
   TensorOwner owner;
-  bool optional = false;     // may be missing from the file
+  bool optional = false;         // may be missing from the file
   bool any_one_element = false;  // accepts [] and [1]
 };
 

@@ -183,6 +183,21 @@ TEST(RopeConfigTest, TakesAYarnFactorOfNullFromTheLengths) {
   EXPECT_EQ(rope->factor, 16);
 }
 
+TEST(RopeConfigTest, ReadsTheTypeOfTheFrequencies) {
+  const auto rounded = [](const std::string& keys) -> StatusOr<bool> {
+    const auto rope = With(R"("rope_theta":1e4)" + keys).Rope();
+    if (!rope.ok()) return rope.status();
+    return rope->bf16_frequencies;
+  };
+  EXPECT_THAT(rounded(""), IsOkAndHolds(false));
+  EXPECT_THAT(rounded(R"(,"rope_frequency_dtype":"float32")"),
+              IsOkAndHolds(false));
+  EXPECT_THAT(rounded(R"(,"rope_frequency_dtype":"bfloat16")"),
+              IsOkAndHolds(true));
+  EXPECT_THAT(rounded(R"(,"rope_frequency_dtype":"float16")"),
+              StatusIs(StatusCode::kInvalidArgument));
+}
+
 TEST(RopeConfigTest, RefusesWhatItDoesNotUnderstand) {
   for (const char* keys :
        {"", R"("rope_theta":null)", R"("rope_theta":0)", R"("rope_theta":-1e4)",
