@@ -37,12 +37,18 @@ start() {
   "$baton" "$@" >"$work/$name.out" 2>"$work/$name.log" </dev/null &
   started+=($!)
 }
+alive() {
+  local process
+  for process in "${started[@]}"; do
+    kill -0 "$process" 2>/dev/null || return 1
+  done
+}
 # Waits for a line of a process's output, a minute at most.
 await() {
   local what=$1 file=$work/$2.out pattern=$3 tenths=0
   printf '%s ' "$what"
   until grep -qs "$pattern" "$file"; do
-    if ((++tenths > 600)) || ! kill -0 "${started[@]}" 2>/dev/null; then
+    if ((++tenths > 600)) || ! alive; then
       printf 'failed after %d.%d s\n' $((tenths / 10)) $((tenths % 10))
       exit 1
     fi
