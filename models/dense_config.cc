@@ -65,8 +65,8 @@ StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,
   }
   if (shape.heads % shape.kv_heads != 0) {
     return InvalidArgument(
-        "num_attention_heads {} is no multiple of {} KV heads", shape.heads,
-        shape.kv_heads);
+        "num_attention_heads {} is no multiple of num_key_value_heads {}",
+        shape.heads, shape.kv_heads);
   }
   if (shape.head_dim % 2 != 0) {
     return InvalidArgument("head_dim {} is odd", shape.head_dim);

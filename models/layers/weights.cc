@@ -75,6 +75,13 @@ struct PackedTarget {
 
 Status Pack(const WeightLoader&, ConstView rows, int64_t first, void* to) {
   const PackedTarget& target = *static_cast<PackedTarget*>(to);
+  Tensor rounded;  // the kernel widens bf16, but does not round f32
+  if (rows.dtype() != target.dtype && target.dtype == DType::kBF16) {
+    BATON_ASSIGN_OR_RETURN(rounded,
+                           Tensor::AllocateHost(DType::kBF16, rows.shape()));
+    BATON_RETURN_IF_ERROR(Convert(rows, DType::kBF16, rounded.view().data()));
+    rows = rounded.view();
+  }
   return target.pack({.rows = rows,
                       .first_row = target.first_row + first,
                       .packed = target.data,

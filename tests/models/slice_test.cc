@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a slice loads, what it refuses, what it allocates.
+#include "kernels/ops/matmul.h"
 #include "tests/models/cuts.h"
 #include "tests/models/fake_weights.h"
 
