@@ -111,6 +111,7 @@ Status WeightLoader::ForRows(const TensorDecl& decl, RowsSink sink, void* to) {
       return Annotate(status, "load " + decl.name);
     }
   }
+  options_->weights->Drop(decl);
   elements_ += decl.shape.NumElements();
   if (options_->progress) {
     const int64_t size = SizeOf(options_->dtype);

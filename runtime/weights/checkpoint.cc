@@ -189,8 +189,8 @@ Status Checkpoint::Check(std::span<const TensorDecl> declared) const {
   return Annotate(CheckTensors(state_->tensors, declared), state_->directory);
 }
 
-void Checkpoint::DropPages(const std::string& name) const {
-  const TensorEntry* entry = FindTensor(state_->tensors, name);
+void Checkpoint::Drop(const TensorDecl& decl) const {
+  const TensorEntry* entry = FindTensor(state_->tensors, decl.name);
   if (entry == nullptr) return;
   const int64_t bytes = entry->shape.NumElements() * SizeOf(entry->dtype);
   DropMappedPages({entry->data, static_cast<size_t>(bytes)});

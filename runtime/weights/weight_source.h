@@ -56,6 +56,9 @@ class WeightSource {
   [[nodiscard]] virtual StatusOr<HostRows> Rows(const TensorDecl& decl,
                                                 int64_t begin,
                                                 int64_t end) const = 0;
+  // The caller has copied what it needs of a tensor: its mapped pages need not
+  // stay resident. It can still be read.
+  virtual void Drop(const TensorDecl& decl) const {}
   // Compares what there is with what a decoder declares. InvalidArgument: lists
   // every missing, unexpected, misshapen or wrongly typed tensor by name, up to
   // 20 (`*.rotary_emb.*` and names with "projector" are ignored). All tensors
@@ -85,8 +88,7 @@ class Checkpoint : public WeightSource {
   StatusOr<HostRows> Rows(const TensorDecl& decl, int64_t begin,
                           int64_t end) const override;
   Status Check(std::span<const TensorDecl> declared) const override;
-  // Tells the kernel that a copied tensor's pages need not stay resident.
-  void DropPages(const std::string& name) const;
+  void Drop(const TensorDecl& decl) const override;
 
  private:
   struct State;

@@ -51,8 +51,8 @@ TEST(CheckpointTest, HandsOutRowsOfTheMapping) {
   EXPECT_EQ(rows->view.shape(), (Shape{2, 2}));
   EXPECT_TRUE(rows->owned.empty());
   EXPECT_THAT(Values(rows->view), ElementsAre(3, 4, 5, 6));
-  (*checkpoint)->DropPages("w");
-  (*checkpoint)->DropPages("no such tensor");
+  (*checkpoint)->Drop({"w", {3, 2}});
+  (*checkpoint)->Drop({"no such tensor", {3, 2}});
   EXPECT_THAT(Values(rows->view), ElementsAre(3, 4, 5, 6));
 }
 

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// `baton bench`: prompt and decode speed of whole pipelines in this process,
+// beside the memory read rate of this machine. All contestants take turns, so
+// that a noisy machine disturbs them alike; the ratios are what counts.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "actors/cli/cli.h"
+#include "actors/local_pipeline.h"
+#include "actors/placement.h"
+#include "runtime/base/read_probe.h"
+#include "runtime/base/thread_pool.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Flags {
+  std::string checkpoint;
+  bool random_weights = false;
+  std::vector<int> stages = {1};
+  std::vector<int> batches = {1};
+  int prompt = 128;
+  int tokens = 32;
+  int threads = 1;
+  int rounds = 5;
+  std::string dtype = "bf16";
+  std::string route = "ring";
+  std::string transport = "inproc";
+  std::string json;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Times of a request's tokens.
+class TimingSink : public RequestSink {
+ public:
+  TimingSink(std::vector<absl::Time>* times, Status* status,
+             absl::BlockingCounter* done)
+      : times_(times), status_(status), done_(done) {}
+  void OnEvent(const TokenEvent& event) override {
+    if (event.token.has_value()) times_->push_back(absl::Now());
+  }
+  void OnEnd(const Status& status) override {
+    *status_ = status;
+    done_->DecrementCount();
+  }
+
+ private:
+  std::vector<absl::Time>* times_;
+  Status* status_;
+  absl::BlockingCounter* done_;
+};
+
+struct Speed {
+  double prompt_tokens_per_s = 0;
+  double decode_tokens_per_s = 0;
+};
+
+// `batch` requests at once. Decode speed is taken while all of them decode.
+StatusOr<Speed> Measure(const ControllerRef& controller, const Flags& flags,
+                        int64_t vocab, int batch) {
+  const auto count = static_cast<size_t>(batch);
+  std::vector<std::vector<absl::Time>> times(count);
+  std::vector<Status> statuses(count);
+  absl::BlockingCounter done(batch);
+  const absl::Time start = absl::Now();
+  for (size_t i = 0; i < count; ++i) {
+    SubmitRequest submit;
+    submit.request.id = fmt::format("bench-{}", i);
+    for (int p = 0; p < flags.prompt; ++p) {
+      submit.request.prompt.push_back(static_cast<int32_t>(
+          (static_cast<int64_t>(i) * 131 + p * 17) % vocab));
+    }
+    submit.request.max_tokens = flags.tokens;
+    submit.sink =
+        std::make_unique<TimingSink>(&times[i], &statuses[i], &done);
+    controller.Tell(std::move(submit));
+  }
+  done.Wait();
+  absl::Time first = absl::InfinitePast();
+  absl::Time last = absl::InfiniteFuture();
+  for (size_t i = 0; i < count; ++i) {
+    BATON_RETURN_IF_ERROR(statuses[i]);
+    first = std::max(first, times[i].front());
+    last = std::min(last, times[i].back());
+  }
+  int64_t tokens = 0;
+  for (const std::vector<absl::Time>& request : times) {
+    tokens += std::count_if(
+        request.begin(), request.end(),
+        [&](absl::Time t) { return t > first && t <= last; });
+  }
+  Speed speed;
+  speed.prompt_tokens_per_s =
+      static_cast<double>(batch * flags.prompt) /
+      absl::ToDoubleSeconds(first - start);
+  speed.decode_tokens_per_s =
+      static_cast<double>(tokens) / absl::ToDoubleSeconds(last - first);
+  return speed;
+}
+
+// "VmHWM" or "VmRSS" of this process, in bytes.
+int64_t ProcessMemory(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key + ":", 0) == 0) {
+      return std::strtoll(line.c_str() + key.size() + 1, nullptr, 10) * 1024;
+    }
+  }
+  return 0;
+}
+
+// A pipeline that stays loaded while others take their turns.
+struct Contestant {
+  int stages = 0;
+  int batch = 0;
+  ControllerHost* controller = nullptr;
+  std::vector<double> prompt;
+  std::vector<double> decode;
+  std::vector<double> decode_share;  // of the read probe of the same round
+};
+
+class Bench {
+ public:
+  explicit Bench(const Flags& flags) : flags_(flags) {}
+
+  Status Run() {
+    const DType dtype = flags_.dtype == "f32" ? DType::kF32 : DType::kBF16;
+    BATON_ASSIGN_OR_RETURN(
+        model_, OpenModel(flags_.checkpoint, dtype,
+                          flags_.random_weights ? WeightsCheck::kConfigOnly
+                                                : WeightsCheck::kStrict));
+    bytes_ = CountBytes(model_.info, model_.tensors, dtype);
+    for (int stages : flags_.stages) {
+      BATON_RETURN_IF_ERROR(AddPipeline(stages, dtype));
+    }
+    ThreadPool pool(flags_.threads);
+    const ReadProbe probe(int64_t{3} << 29);
+    for (int round = 0; round < flags_.rounds; ++round) {
+      for (Contestant& c : contestants_) {
+        const double before = probe.Run(pool);
+        BATON_ASSIGN_OR_RETURN(
+            Speed speed, Measure(c.controller->ref(), flags_, model_.info.vocab,
+                                 c.batch));
+        const double rate = static_cast<double>(probe.bytes()) * 2 /
+                            (before + probe.Run(pool));
+        probe_.push_back(rate);
+        c.prompt.push_back(speed.prompt_tokens_per_s);
+        c.decode.push_back(speed.decode_tokens_per_s);
+        c.decode_share.push_back(StepBytes() * speed.decode_tokens_per_s /
+                                 c.batch / rate);
+      }
+      std::fprintf(stderr, "\rbaton bench: round %d of %d", round + 1,
+                   flags_.rounds);
+    }
+    std::fprintf(stderr, "\n");
+    Print();
+    return flags_.json.empty() ? OkStatus() : Write();
+  }
+
+ private:
+  // Weight bytes one decode step reads, KV aside: all but the embedding, of
+  // which it reads a row; loops read the layers again.
+  [[nodiscard]] double StepBytes() const {
+    double layers = 0;
+    for (int64_t layer : bytes_.layers) layers += static_cast<double>(layer);
+    return layers * model_.info.num_loops + static_cast<double>(bytes_.final);
+  }
+
+  Status AddPipeline(int stages, DType dtype) {
+    LocalStagesOptions options;
+    std::vector<StageConfig> names = NumberedStages(stages);
+    for (const StageConfig& stage : names) options.names.push_back(stage.name);
+    options.threads = flags_.threads;
+    BATON_ASSIGN_OR_RETURN(options.transport,
+                           ParseTransport(flags_.transport));
+    const RouteKind route = flags_.route == "unrolled" ? RouteKind::kUnrolled
+                                                       : RouteKind::kRing;
+    ControllerOptions controller;
+    BATON_ASSIGN_OR_RETURN(controller.placement,
+                           PlaceStages(model_.info, bytes_, route, names));
+    controller.decoder = model_.info;
+    controller.checkpoint = model_.directory;
+    controller.config = model_.config_text;
+    controller.random_seed = flags_.random_weights ? 1 : 0;
+    controller.dtype = dtype;
+    controller.scheduler.slots = 0;
+    const int most = *std::max_element(flags_.batches.begin(),
+                                       flags_.batches.end());
+    controller.scheduler.kv_pages =
+        most * ((flags_.prompt + flags_.tokens) / kPageTokens + 2);
+    const int64_t resident = ProcessMemory("VmRSS");
+    const absl::Time start = absl::Now();
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<LocalStages> hosts,
+                           LocalStages::Start(options));
+    auto host =
+        std::make_unique<ControllerHost>(std::move(controller), hosts.get());
+    BATON_RETURN_IF_ERROR(host->WaitUntilServing(absl::Minutes(30)));
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    // One warm-up, which also touches the KV pool.
+    BATON_RETURN_IF_ERROR(
+        Measure(host->ref(), flags_, model_.info.vocab, most).status());
+    ReportLoad(stages, seconds, resident, *host);
+    for (int batch : flags_.batches) {
+      Contestant& c = contestants_.emplace_back();
+      c.stages = stages;
+      c.batch = batch;
+      c.controller = host.get();
+    }
+    stages_.push_back(std::move(hosts));
+    controllers_.push_back(std::move(host));
+    return OkStatus();
+  }
+
+  void ReportLoad(int stages, double seconds, int64_t resident,
+                  ControllerHost& host) {
+    const ControllerStatus status = host.GetStatusNow();
+    StageBytes total;
+    for (const StageBytes& stage :
+         PredictBytes(model_.info, bytes_, status.placement,
+                      status.pages_total * kPageTokens)) {
+      total.weights += stage.weights;
+      total.kv += stage.kv;
+    }
+    // The high-water mark tells of loading only for the first pipeline.
+    const int64_t peak = ProcessMemory("VmHWM") - resident;
+    const double allowed = static_cast<double>(total.weights) * 1.1 +
+                           static_cast<double>(total.kv) + 100e6 * stages;
+    std::printf("%d stage(s): weights %s in %.2f s (%.2f GB/s), KV %s, peak "
+                "resident %s, %.2f of weights x 1.1 + KV + 100 MB a stage\n",
+                stages, HumanBytes(total.weights).c_str(), seconds,
+                static_cast<double>(total.weights) / 1e9 / seconds,
+                HumanBytes(total.kv).c_str(), HumanBytes(peak).c_str(),
+                static_cast<double>(peak) / allowed);
+    load_.push_back({{"stages", stages},
+                     {"weight_bytes", total.weights},
+                     {"kv_bytes", total.kv},
+                     {"load_seconds", seconds},
+                     {"peak_resident_bytes", peak},
+                     {"allowed_bytes", allowed}});
+  }
+
+  void Print() const {
+    std::printf("read probe, %d thread(s): %.1f GB/s (median)\n",
+                flags_.threads, Median(probe_) / 1e9);
+    std::printf("%7s %6s %16s %16s %12s %14s\n", "stages", "batch",
+                "prompt tok/s", "decode tok/s", "GB/s", "of read probe");
+    for (const Contestant& c : contestants_) {
+      const double decode = Median(c.decode);
+      std::printf("%7d %6d %16.1f %16.2f %12.2f %14.3f\n", c.stages, c.batch,
+                  Median(c.prompt), decode,
+                  StepBytes() * decode / c.batch / 1e9,
+                  Median(c.decode_share));
+    }
+    for (const auto& [name, ratio] : Ratios()) {
+      std::printf("%s: %.3f\n", name.c_str(), ratio);
+    }
+  }
+
+  // Decode throughput against the first stage count, same batch, same rounds.
+  [[nodiscard]] std::vector<std::pair<std::string, double>> Ratios() const {
+    std::vector<std::pair<std::string, double>> ratios;
+    for (const Contestant& c : contestants_) {
+      for (const Contestant& base : contestants_) {
+        if (base.stages != flags_.stages.front() || base.batch != c.batch ||
+            c.stages == base.stages) {
+          continue;
+        }
+        std::vector<double> rounds;
+        for (size_t i = 0; i < c.decode.size(); ++i) {
+          rounds.push_back(c.decode[i] / base.decode[i]);
+        }
+        ratios.emplace_back(
+            fmt::format("decode of {} stages / {} stage(s), {} sequences",
+                        c.stages, base.stages, c.batch),
+            Median(std::move(rounds)));
+      }
+    }
+    return ratios;
+  }
+
+  Status Write() const {
+    Json json;
+    json["checkpoint"] = flags_.checkpoint;
+    json["threads"] = flags_.threads;
+    json["transport"] = flags_.transport;
+    json["dtype"] = flags_.dtype;
+    json["probe_bytes_per_s"] = probe_;
+    json["load"] = load_;
+    for (const Contestant& c : contestants_) {
+      json["rows"].push_back({{"stages", c.stages},
+                              {"batch", c.batch},
+                              {"prompt_tokens_per_s", c.prompt},
+                              {"decode_tokens_per_s", c.decode},
+                              {"decode_share_of_probe", c.decode_share}});
+    }
+    for (const auto& [name, ratio] : Ratios()) json["ratios"][name] = ratio;
+    std::ofstream file(flags_.json);
+    file << json.dump(1) << "\n";
+    if (!file) return Unavailable("cannot write {}", flags_.json);
+    return OkStatus();
+  }
+
+  const Flags& flags_;
+  OpenedModel model_;
+  DecoderBytes bytes_;
+  std::vector<std::unique_ptr<LocalStages>> stages_;
+  std::vector<std::unique_ptr<ControllerHost>> controllers_;  // stop first
+  std::vector<Contestant> contestants_;
+  std::vector<double> probe_;
+  Json load_ = Json::array();
+};
+
+}  // namespace
+
+void AddBench(CLI::App& app, int* exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand(
+      "bench", "Prompt and decode speed beside the machine's read rate");
+  sub->add_option("checkpoint", flags->checkpoint, "Hugging Face directory")
+      ->required();
+  sub->add_flag("--random-weights", flags->random_weights,
+                "needs only a config.json");
+  const CLI::Range positive(1, 1 << 20);
+  sub->add_option("--stages", flags->stages, "stage counts, compared in turn")
+      ->delimiter(',')
+      ->check(positive);
+  sub->add_option("--batch", flags->batches, "sequences in flight")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64));
+  sub->add_option("--prompt", flags->prompt, "prompt tokens")->check(positive);
+  sub->add_option("--tokens", flags->tokens, "tokens to generate, 2 or more")
+      ->check(CLI::Range(2, 1 << 20));
+  sub->add_option("--threads", flags->threads, "threads of each stage")
+      ->check(CLI::Range(1, 1024));
+  sub->add_option("--rounds", flags->rounds, "turns of each contestant")
+      ->check(positive);
+  sub->add_option("--dtype", flags->dtype, "bf16 or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}));
+  sub->add_option("--route", flags->route, "ring or unrolled (loops)")
+      ->check(CLI::IsMember({"ring", "unrolled"}));
+  sub->add_option("--transport", flags->transport, "inproc or ucx")
+      ->check(CLI::IsMember({"inproc", "ucx"}));
+  sub->add_option("--json", flags->json, "also write the figures here");
+  sub->callback([flags, exit_code] {
+    const Status status = Bench(*flags).Run();
+    *exit_code = status.ok() ? 0 : Fail(status);
+  });
+}
+
+}  // namespace baton
