@@ -5,6 +5,8 @@
 
 #include <immintrin.h>
 
+#include "kernels/cpu/prefetch.h"
+
 namespace baton::cpu {
 namespace {
 
@@ -27,6 +29,8 @@ void Configure(int64_t upper, int64_t lower) {
     config.row_bytes[tile] = 64;
     config.rows[tile] = static_cast<uint8_t>(rows[tile]);
   }
+  // The intrinsic of GCC 12 tells the compiler of the first eight bytes only.
+  asm volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
 }
 
@@ -78,18 +82,17 @@ void Leaf2x2Ragged(const bf16* upper, const bf16* lower, int64_t lower_rows,
   }
 }
 
-// Up to 16 rows x 64 outputs over one leaf: the weights are one stream.
-void Leaf1x4(const bf16* x, int64_t rows, const char* block, int64_t steps) {
-  constexpr int64_t kAhead = 2 * kStepBytes;
+// Up to 16 rows x 64 outputs over steps [begin, end) of a block, which is one
+// stream of weights.
+void Leaf1x4(const bf16* x, int64_t rows, const char* block, int64_t begin,
+             int64_t end) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int64_t step = 0; step < steps; ++step) {
+  for (int64_t step = begin; step < end; ++step) {
     const char* weights = block + step * kStepBytes;
-    for (int64_t line = 0; line < kStepBytes; line += 64) {
-      _mm_prefetch(weights + kAhead + line, _MM_HINT_T0);
-    }
+    FetchAhead(block, step * kStepBytes, kStepBytes);
     _tile_loadd(4, x + step * 32 * rows, 64);
     _tile_loadd(6, weights, 256);
     _tile_dpbf16ps(0, 4, 6);
@@ -124,12 +127,16 @@ __m512 AddLevels(const Tree& tree, int closed, int64_t at) {
   return sum;
 }
 
-// Adds what leaf i closes, and leaves it on its level.
-void Close(const Tree& tree, int leaf) {
+// Adds what leaf i closes, and leaves it on its level; of each tile's rows the
+// first `rows`.
+void Close(const Tree& tree, int leaf, int64_t rows) {
   const int closed = Tree::Closed(leaf);
   if (closed == 0) return;  // stored in its place already
-  for (int64_t at = 0; at < 4 * kTileFloats; at += 16) {
-    _mm512_storeu_ps(tree.levels[closed] + at, AddLevels(tree, closed, at));
+  for (int64_t tile = 0; tile < 4; ++tile) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t at = tile * kTileFloats + row * 16;
+      _mm512_storeu_ps(tree.levels[closed] + at, AddLevels(tree, closed, at));
+    }
   }
 }
 
@@ -154,12 +161,6 @@ void Finish1x4(const Tree& tree, int leaf, float* out, int64_t rows) {
   }
 }
 
-void Prefetch(const char* from, int64_t bytes) {
-  for (int64_t line = 0; line < bytes; line += 64) {
-    _mm_prefetch(from + line, _MM_HINT_T1);
-  }
-}
-
 // Up to 16 rows from row tile `first`.
 void Few(const AmxUnit& unit, int64_t first, int64_t rows) {
   Configure(rows, rows);
@@ -170,10 +171,9 @@ void Few(const AmxUnit& unit, int64_t first, int64_t rows) {
   const bf16* x = unit.x + first * 16 * unit.k;
   const char* block = reinterpret_cast<const char*>(unit.block);
   for (int leaf = 0; leaf < unit.leaves; ++leaf) {
-    Leaf1x4(x + leaf * steps * 32 * rows, rows,
-            block + leaf * steps * kStepBytes, steps);
+    Leaf1x4(x, rows, block, leaf * steps, (leaf + 1) * steps);
     StoreSums(tree.Place(leaf, unit.leaves));
-    if (leaf + 1 < unit.leaves) Close(tree, leaf);
+    if (leaf + 1 < unit.leaves) Close(tree, leaf, rows);
   }
   Finish1x4(tree, unit.leaves - 1, unit.out + first * 16 * 64, rows);
 }
@@ -195,7 +195,8 @@ void Pairs(const AmxUnit& unit, int64_t first, int64_t pairs,
     for (int64_t half = 0; half < 2; ++half) {
       for (int64_t pair = 0; pair < pairs; ++pair) {
         const int64_t slot = half * pairs + pair;
-        Prefetch(weights + group_bytes + slot * share, share);
+        const char* next = weights + group_bytes + slot * share;
+        for (int64_t line = 0; line < share; line += 64) Fetch(next + line);
         const bf16* upper = unit.x + (first + 2 * pair) * 16 * unit.k;
         const bf16* lower = upper + 16 * unit.k;
         float* base = unit.scratch + slot * set;
@@ -211,7 +212,7 @@ void Pairs(const AmxUnit& unit, int64_t first, int64_t pairs,
         }
         StoreSums(tree.Place(leaf, unit.leaves));
         if (leaf + 1 < unit.leaves) {
-          Close(tree, leaf);
+          Close(tree, leaf, 16);
         } else {
           Finish2x2(tree, leaf,
                     unit.out + (first + 2 * pair) * 16 * 64 + half * 32,

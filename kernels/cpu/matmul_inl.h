@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cpu/inner.h"
+#include "kernels/cpu/prefetch.h"
 
 namespace baton::cpu {
 namespace {
@@ -31,10 +32,8 @@ void Leaf(const MatmulTile<T>& tile, int64_t row, int64_t column, int64_t begin,
   for (int64_t k = begin; k < end; k += S::kDepth) {
     const T* line = weights + k * 64;
     if constexpr (kStream) {
-      constexpr int64_t kAhead = 4096 / sizeof(T);
-      for (int64_t i = 0; i < 256; i += 64) {
-        __builtin_prefetch(reinterpret_cast<const char*>(line + kAhead) + i);
-      }
+      FetchAhead(reinterpret_cast<const char*>(tile.block), k / S::kDepth * 256,
+                 256);
     }
     if constexpr (kRows == 1) {
       const auto b = S::Broadcast(x + k);
