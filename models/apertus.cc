@@ -60,9 +60,9 @@ struct Apertus {
     BATON_RETURN_IF_ERROR(config.RequireOff("tie_word_embeddings"));
     BATON_ASSIGN_OR_RETURN(const bool qk_norm, config.BoolOr("qk_norm", true));
     if (!qk_norm) return InvalidArgument("qk_norm is false, expected true");
-    BATON_ASSIGN_OR_RETURN(DenseConfig dense,
+    BATON_ASSIGN_OR_RETURN(const DenseConfig dense,
                            ReadDenseConfig(config, "head_dim"));
-    return ApertusConfig{std::move(dense)};
+    return ApertusConfig{dense};
   }
 };
 

@@ -52,9 +52,9 @@ struct Arcee {
     BATON_RETURN_IF_ERROR(config.RequireText("model_type", "arcee"));
     BATON_RETURN_IF_ERROR(config.RequireText("hidden_act", "relu2"));
     BATON_RETURN_IF_ERROR(config.RequireOff("tie_word_embeddings"));
-    BATON_ASSIGN_OR_RETURN(DenseConfig dense,
+    BATON_ASSIGN_OR_RETURN(const DenseConfig dense,
                            ReadDenseConfig(config, "head_dim"));
-    return ArceeConfig{std::move(dense)};
+    return ArceeConfig{dense};
   }
 };
 

@@ -54,6 +54,14 @@ struct SliceWeights {
     }
     if (parts.head) head.emplace(last, M::kNames.head, c.vocab, c.hidden());
   }
+
+  // What it would load.
+  static WeightLoader Declare(const typename M::Config& c,
+                              const SliceParts& parts) {
+    WeightLoader loader;
+    [[maybe_unused]] const SliceWeights none(c, parts, loader);
+    return loader;
+  }
 };
 
 // Owner thread: the stage's.
@@ -74,9 +82,8 @@ class DecoderSlice final : public StageSlice {
         config.Info(std::string(M::kArchitecture), options.dtype);
     BATON_RETURN_IF_ERROR(CheckRanges(info, options.ranges));
     const SliceParts parts = PartsOf(info, options.ranges);
-    WeightLoader planned;
-    SliceWeights<M>(config, parts, planned);
-    WeightLoader loader(options, planned.elements());
+    WeightLoader loader(options,
+                        SliceWeights<M>::Declare(config, parts).elements());
     SliceWeights<M> weights(config, parts, loader);
     BATON_RETURN_IF_ERROR(loader.status());
     BATON_ASSIGN_OR_RETURN(SliceRuntime runtime,
@@ -104,7 +111,7 @@ class DecoderSlice final : public StageSlice {
       Finish(std::move(stream), args, step, result);
     } else {
       result.stream =
-          std::visit([](auto&& s) { return boundary::ToWire(std::move(s)); },
+          std::visit([](auto s) { return boundary::ToWire(std::move(s)); },
                      std::move(stream));
     }
     BATON_RETURN_IF_ERROR(step.status());
@@ -148,9 +155,9 @@ class DecoderSlice final : public StageSlice {
   Form Forward(Form stream, UnrolledLayer layer, Step& step) const {
     const typename M::Layer& weights =
         weights_.layers.at(loops_.Physical(layer));
-    Between next = std::visit(
-        [&](auto&& s) { return weights.Forward(std::move(s), step); },
-        std::move(stream));
+    Between next =
+        std::visit([&](auto s) { return weights.Forward(std::move(s), step); },
+                   std::move(stream));
     if constexpr (LoopedModel<M>) {
       if (loops_.EndsLoop(layer) && !loops_.EndsDecoder(layer)) {
         return M::EndLoop(std::move(next), config_, *weights_.final_norm);
@@ -164,7 +171,7 @@ class DecoderSlice final : public StageSlice {
     for (const CapturePoint& wanted : args.captures) {
       if (wanted != point) continue;
       boundary::Captured captured =
-          std::visit([](auto&& s) { return boundary::Snapshot(std::move(s)); },
+          std::visit([](auto s) { return boundary::Snapshot(std::move(s)); },
                      std::move(stream));
       result.captures.push_back({point, std::move(captured.copy)});
       stream = std::move(captured.stream);
@@ -175,7 +182,7 @@ class DecoderSlice final : public StageSlice {
   void Finish(Form stream, const VisitArgs& args, Step& step,
               VisitResult& result) const {
     Normed normed = std::visit(
-        [&](auto&& s) {
+        [&](auto s) {
           return boundary::FinalNorm(std::move(s), *weights_.final_norm);
         },
         std::move(stream));
@@ -211,9 +218,8 @@ Decoder DecoderOf() {
           -> StatusOr<std::vector<TensorDecl>> {
         BATON_ASSIGN_OR_RETURN(const typename M::Config config,
                                M::Read(model_config));
-        WeightLoader declared;
-        SliceWeights<M>(config, AllParts(config.num_layers), declared);
-        return declared.declared();
+        return SliceWeights<M>::Declare(config, AllParts(config.num_layers))
+            .declared();
       },
       .build = &DecoderSlice<M>::Build,
   };

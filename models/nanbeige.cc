@@ -79,7 +79,7 @@ struct Nanbeige {
     dense.num_loops = static_cast<int>(loops);
     BATON_ASSIGN_OR_RETURN(const bool skip,
                            config.BoolOr("skip_loop_final_norm", false));
-    return NanbeigeConfig{std::move(dense), skip};
+    return NanbeigeConfig{dense, skip};
   }
 
   static Written EndLoop(Pending<Sum::kComplete> s, const NanbeigeConfig& c,

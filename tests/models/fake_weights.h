@@ -20,8 +20,8 @@ class EditedWeights : public WeightSource {
   explicit EditedWeights(const WeightSource* source, Edit edit = nullptr)
       : source_(source), edit_(std::move(edit)) {}
 
-  // Names that were asked for.
-  mutable std::set<std::string> asked;
+  // Names that were asked for, and that are not needed any more.
+  mutable std::set<std::string> asked, dropped;
   std::set<std::string> hidden;  // names it denies having
 
   bool Has(const std::string& name) const override {
@@ -50,6 +50,10 @@ class EditedWeights : public WeightSource {
     edited.view = edited.owned.view();
     return edited;
   }
+  void Drop(const TensorDecl& decl) const override {
+    dropped.insert(decl.name);
+    source_->Drop(decl);
+  }
   Status Check(std::span<const TensorDecl> declared) const override {
     return source_->Check(declared);
   }
@@ -76,6 +80,7 @@ class ConstantWeights : public WeightSource {
     rows.view = rows.owned.view();
     return rows;
   }
+  void Drop(const TensorDecl& decl) const override {}
   Status Check(std::span<const TensorDecl> declared) const override {
     return OkStatus();
   }

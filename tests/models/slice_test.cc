@@ -79,6 +79,7 @@ TEST_F(SliceTest, LoadsOnlyWhatItsRangesNeed) {
     EXPECT_THAT(name, HasSubstr("model.layers.1."));
   }
   EXPECT_EQ(weights_.asked.size(), 9);
+  EXPECT_EQ(weights_.dropped, weights_.asked);
 }
 
 TEST_F(SliceTest, LoadsTheFinalNormWhereALoopEndsAndTheHeadWhereAllEnds) {
