@@ -2,8 +2,8 @@
 // Attention over paged keys and values, rotary position embedding, and the
 // batch description they share.
 //
-// A page holds kPageTokens tokens of one layer: first keys, then values, in
-// the layout of the device. CPU, for each KV head:
+// A page holds kPageTokens tokens of one layer: first the keys of all KV heads,
+// then the values of all, in the layout of the device. CPU, for each KV head:
 //   keys   bf16 [head_dim/2][16][2]   f32 [head_dim][16]    tokens in lanes
 //   values [16][head_dim]
 #pragma once
@@ -51,7 +51,8 @@ struct KvPages {
 
 // Rotates the first `inv_freq.size() * 2` dims of each head, half-split:
 // pairs (i, i + R/2), angle = position * inv_freq[i] as an fp32 product, cos
-// and sin times `amplitude`, rounded to the dtype of x before the rotation.
+// and sin times `amplitude`, rounded to the dtype of x before the rotation,
+// which is in fp32 and rounded once.
 struct Rope {
   static constexpr std::string_view kName = "rope";
   struct Args {

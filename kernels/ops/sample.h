@@ -13,17 +13,21 @@
 
 namespace baton {
 
-// How to choose the token after one row.
+// How to choose the token after one row. The filters apply in the order
+// temperature, top-k, top-p (of what top-k left), min-p (relative to the
+// largest probability); they see tokens by descending logit, then ascending id.
+// Of the tokens kept, the first in order of id whose cumulative probability
+// exceeds a number in [0, 1) is taken.
 struct SamplingRow {
   float temperature = 0;  // 0: greedy, ties to the lowest id
   int top_k = 0;          // 0: all; ties at the border to lower ids
   float top_p = 1;        // in (0, 1]
   float min_p = 0;        // in [0, 1]
   uint64_t seed = 0;
-  int64_t position = 0;   // of the token being chosen
-  int top_logprobs = 0;   // how many of the best to report
-  int32_t forced = -1;    // >= 0: report this token (a prompt's own next one)
-  bool digest = false;    // hash the whole row of logits
+  int64_t position = 0;  // of the token being chosen
+  int top_logprobs = 0;  // how many of the best to report
+  int32_t forced = -1;   // >= 0: report this token (a prompt's own next one)
+  bool digest = false;   // hash the whole row of logits
 };
 
 struct Sample {
