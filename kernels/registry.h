@@ -54,10 +54,10 @@ class KernelRegistry {
 // The CPU instruction sets with kernels of their own. Each gives the same bits
 // on every machine that has it; two of them may differ.
 enum class CpuIsa : uint8_t {
-  kReference,   // plain loops, the definition
-  kAvx2,        // AVX2 + FMA + F16C
-  kAvx512,      // AVX512 F/BW/DQ/VL + BF16
-  kAmx,         // as kAvx512, with AMX-BF16 tiles for matmul
+  kReference,  // plain loops, the definition
+  kAvx2,       // AVX2 + FMA + F16C
+  kAvx512,     // AVX512 F/BW/DQ/VL + BF16
+  kAmx,        // as kAvx512, with AMX-BF16 tiles for matmul
 };
 [[nodiscard]] std::string_view Name(CpuIsa isa);
 // The best one this machine runs; BATON_CPU_ISA=reference|avx2|avx512|amx in

@@ -34,8 +34,8 @@ struct Relu2 {
 struct Xielu {
   static constexpr std::string_view kName = "xielu";
   struct Args {
-    ConstView x;  // [tokens, ffn]
-    View out;     // as x; may alias x
+    ConstView x;             // [tokens, ffn]
+    View out;                // as x; may alias x
     float alpha_p, alpha_n;  // raw, as stored
     float beta, eps;
   };

@@ -32,8 +32,7 @@ inline constexpr int64_t kPackDepth = 32;
   }
   return 1;
 }
-[[nodiscard]] constexpr int64_t PackedBytes(int64_t n, int64_t k,
-                                            DType dtype) {
+[[nodiscard]] constexpr int64_t PackedBytes(int64_t n, int64_t k, DType dtype) {
   return PadTo(n, kPackRows) * PadTo(k, kPackDepth) * SizeOf(dtype);
 }
 
@@ -51,10 +50,10 @@ struct PackedMatrix {
 struct PackMatrix {
   static constexpr std::string_view kName = "pack_matrix";
   struct Args {
-    ConstView rows;      // [rows, k] f32 or bf16, host
-    int64_t first_row;   // place of rows in the packed matrix
-    std::byte* packed;   // PackedBytes(n, k, dtype)
-    DType dtype;         // of packed
+    ConstView rows;     // [rows, k] f32 or bf16, host
+    int64_t first_row;  // place of rows in the packed matrix
+    std::byte* packed;  // PackedBytes(n, k, dtype)
+    DType dtype;        // of packed
     int64_t n, k;
   };
 };
