@@ -26,9 +26,13 @@ __attribute__((target("avx512f"))) uint64_t ReadAvx512(const std::byte* data) {
           sum[s], _mm512_load_si512(data + s * (kChunk / 4) + i));
     }
   }
-  return static_cast<uint64_t>(_mm512_reduce_add_epi64(
-      _mm512_add_epi64(_mm512_add_epi64(sum[0], sum[1]),
-                       _mm512_add_epi64(sum[2], sum[3]))));
+  uint64_t lanes[8];
+  _mm512_storeu_si512(lanes,
+                      _mm512_add_epi64(_mm512_add_epi64(sum[0], sum[1]),
+                                       _mm512_add_epi64(sum[2], sum[3])));
+  uint64_t total = 0;
+  for (uint64_t lane : lanes) total += lane;
+  return total;
 }
 
 uint64_t ReadPlain(const std::byte* data) {
