@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -49,6 +50,7 @@ enum Offset : size_t {
   kAtCredits = 64,
   kAtDType = 68,
   kAtReserved = 69,
+  kAtOffset = 72,
 };
 
 bool KnownDType(uint8_t value) {
@@ -67,10 +69,11 @@ Status DecodePacketFields(const std::byte* at, WirePacket& wire) {
   header.columns = Field<int32_t>::Get(at + kAtColumns);
   wire.sequence = Field<uint64_t>::Get(at + kAtSequence);
   wire.payload_bytes = Field<int64_t>::Get(at + kAtPayloadBytes);
+  wire.offset = Field<int64_t>::Get(at + kAtOffset);
   if (wire.message != WireMessage::kPacket) {
     if (kind != 0 || dtype != 0 || header.step != StepId() ||
         header.pass != 0 || header.rows != 0 || header.columns != 0 ||
-        wire.sequence != 0 || wire.payload_bytes != 0) {
+        wire.sequence != 0 || wire.payload_bytes != 0 || wire.offset != 0) {
       return InvalidArgument("packet: a control message has packet fields");
     }
     return OkStatus();
@@ -100,6 +103,11 @@ Status DecodePacketFields(const std::byte* at, WirePacket& wire) {
                            wire.payload_bytes, Name(header.dtype), header.rows,
                            header.columns);
   }
+  if (wire.offset < 0 ||
+      wire.offset > std::max<int64_t>(wire.payload_bytes - 1, 0)) {
+    return InvalidArgument("packet: offset {} of {} payload bytes", wire.offset,
+                           wire.payload_bytes);
+  }
   return OkStatus();
 }
 
@@ -128,6 +136,7 @@ WireHeader EncodePacketHeader(const WirePacket& wire) {
   Field<uint64_t>::Put(at + kAtStep, header.step.value());
   Field<uint64_t>::Put(at + kAtSequence, wire.sequence);
   Field<int64_t>::Put(at + kAtPayloadBytes, wire.payload_bytes);
+  Field<int64_t>::Put(at + kAtOffset, wire.offset);
   Field<int32_t>::Put(at + kAtPass, header.pass);
   Field<int32_t>::Put(at + kAtRows, header.rows);
   Field<int32_t>::Put(at + kAtColumns, header.columns);
@@ -149,14 +158,14 @@ StatusOr<WirePacket> DecodePacketHeader(std::span<const std::byte> bytes) {
     return InvalidArgument("packet: version {}, expected {}",
                            Field<uint16_t>::Get(at + kAtVersion), kVersion);
   }
-  for (size_t i = kAtReserved; i < kWireHeaderBytes; ++i) {
+  for (size_t i = kAtReserved; i < kAtOffset; ++i) {
     if (at[i] != std::byte{0}) {
       return InvalidArgument("packet: reserved byte {} is not zero", i);
     }
   }
   const auto message = Field<uint8_t>::Get(at + kAtMessage);
   if (message < static_cast<uint8_t>(WireMessage::kPacket) ||
-      message > static_cast<uint8_t>(WireMessage::kGoodbye)) {
+      message > static_cast<uint8_t>(WireMessage::kArrived)) {
     return InvalidArgument("packet: unknown message {}", message);
   }
   WirePacket wire;

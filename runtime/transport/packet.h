@@ -17,6 +17,7 @@ enum class WireMessage : uint8_t {
   kPacket = 1,   // a payload follows the header
   kCredit = 2,   // returns credits, nothing else
   kGoodbye = 3,  // the sender leaves the session
+  kArrived = 4,  // between back ends: so many fragments have arrived
 };
 
 // A decoded header. Control messages use only key, from, header.epoch and
@@ -26,13 +27,14 @@ struct WirePacket {
   uint64_t key = 0;
   StageId from;
   uint64_t sequence = 0;      // of the packets from this stage to that one
-  int32_t credits = 0;        // given back to the receiver of this message
+  int32_t credits = 0;        // given back to the receiver; kArrived: a count
   int64_t payload_bytes = 0;  // rows * columns * SizeOf(dtype)
+  int64_t offset = 0;         // in the payload, of the bytes that follow
   PacketHeader header;
   friend bool operator==(const WirePacket&, const WirePacket&) = default;
 };
 
-inline constexpr size_t kWireHeaderBytes = 72;
+inline constexpr size_t kWireHeaderBytes = 80;
 using WireHeader = std::array<std::byte, kWireHeaderBytes>;
 
 // No payload may be larger, whatever a session allows.

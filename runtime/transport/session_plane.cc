@@ -257,8 +257,7 @@ void SessionPlane::Grant(Peer& peer, int credits) {
 
 void SessionPlane::Deliver(const WirePacket& wire, Tensor payload) {
   Peer* peer = Find(wire.from);
-  if (!connected_ || peer == nullptr || peer->lost ||
-      MatchSession(wire, session_) != SessionMatch::kMatches) {
+  if (peer == nullptr || peer->lost || !Belongs(wire)) {
     ++counters_.dropped_stale_epoch;
     return;
   }

@@ -58,10 +58,15 @@ class SessionPlane : public DataPlane {
   [[nodiscard]] Admission Admit(const WirePacket& wire);
   void Deliver(const WirePacket& wire, Tensor payload);
   void LinkLost(StageId peer, const Status& why);
+  // Whether a message is of the session, by epoch and key.
+  [[nodiscard]] bool Belongs(const WirePacket& wire) const {
+    return connected_ && MatchSession(wire, session_) == SessionMatch::kMatches;
+  }
   void CountMalformed() { ++counters_.dropped_malformed; }
 
   // Tells peers, closes links, forgets the session.
   void EndSession();
+  [[nodiscard]] StageId self() const { return self_; }
   [[nodiscard]] bool inbox_empty() const { return inbox_.empty(); }
 
  private:

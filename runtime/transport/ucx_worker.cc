@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 namespace baton {
 namespace {
@@ -46,12 +47,12 @@ std::string SharedMemoryState() {
                      (shm.f_bavail * shm.f_frsize) >> 20);
 }
 
-bool MayUseSharedMemory(std::string_view transports) {
+bool MayUse(std::string_view transports,
+            std::initializer_list<std::string_view> names) {
   if (transports.empty()) return true;
-  for (std::string_view name : {"shm", "sm", "mm", "posix", "sysv", "all"}) {
-    if (transports.find(name) != std::string_view::npos) return true;
-  }
-  return false;
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+    return transports.find(name) != std::string_view::npos;
+  });
 }
 
 Status Modify(ucp_config_t* config, const char* name, const char* value) {
@@ -64,10 +65,20 @@ Status Configure(ucp_config_t* config, const UcxOptions& options) {
   if (!options.transports.empty()) {
     BATON_RETURN_IF_ERROR(Modify(config, "TLS", options.transports.c_str()));
   }
-  if (MayUseSharedMemory(options.transports)) {
+  if (MayUse(options.transports, {"shm", "sm", "mm", "posix", "sysv", "all"})) {
     // Off by default, and then no link that reports lost peers may use it.
     BATON_RETURN_IF_ERROR(Modify(config, "MM_ERROR_HANDLING", "y"));
+    // A fragment in one element, and more elements than all peers may fill.
+    BATON_RETURN_IF_ERROR(Modify(config, "MM_SEG_SIZE", "16896"));
+    BATON_RETURN_IF_ERROR(Modify(config, "MM_FIFO_SIZE", "512"));
   }
+  if (MayUse(options.transports, {"tcp", "all"})) {
+    BATON_RETURN_IF_ERROR(Modify(config, "TX_SEG_SIZE", "32k"));
+  }
+  // Every message is one copied fragment: UCX 1.13 aborts in zero-copy TCP
+  // sends to a peer that dies, and a rendezvous with one is never cancelled.
+  BATON_RETURN_IF_ERROR(Modify(config, "ZCOPY_THRESH", "inf"));
+  BATON_RETURN_IF_ERROR(Modify(config, "RNDV_THRESH", "inf"));
   // A peer without a socket is found dead by looking whether it lives.
   return Modify(config, "KEEPALIVE_INTERVAL", "500ms");
 }

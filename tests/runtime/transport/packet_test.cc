@@ -85,7 +85,7 @@ TEST(PacketTest, RefusesEachFieldThatCannotBe) {
   EXPECT_EQ(DecodeCode(With<uint32_t>(0, 0)), invalid);          // magic
   EXPECT_EQ(DecodeCode(With<uint16_t>(4, 2)), invalid);          // version
   EXPECT_EQ(DecodeCode(With<uint8_t>(6, 0)), invalid);           // message
-  EXPECT_EQ(DecodeCode(With<uint8_t>(6, 4)), invalid);           // message
+  EXPECT_EQ(DecodeCode(With<uint8_t>(6, 5)), invalid);           // message
   EXPECT_EQ(DecodeCode(With<uint8_t>(7, 0)), invalid);           // kind
   EXPECT_EQ(DecodeCode(With<uint8_t>(7, 3)), invalid);           // kind
   EXPECT_EQ(DecodeCode(With<uint8_t>(7, 2)), invalid);           // bf16 tokens
@@ -100,6 +100,8 @@ TEST(PacketTest, RefusesEachFieldThatCannotBe) {
   EXPECT_EQ(DecodeCode(With<int32_t>(64, -1)), invalid);         // credits
   EXPECT_EQ(DecodeCode(With<uint8_t>(68, 0)), invalid);          // dtype
   EXPECT_EQ(DecodeCode(With<uint8_t>(68, 4)), invalid);          // dtype
+  EXPECT_EQ(DecodeCode(With<int64_t>(72, -1)), invalid);         // offset
+  EXPECT_EQ(DecodeCode(With<int64_t>(72, 57344)), invalid);      // offset
   EXPECT_EQ(DecodeCode(With<uint8_t>(71, 1)), invalid);          // reserved
 }
 
