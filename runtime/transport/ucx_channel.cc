@@ -2,6 +2,7 @@
 // What travels over the links of the UCX back end.
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "absl/time/clock.h"
 #include "runtime/transport/ucx_plane.h"
@@ -15,6 +16,7 @@ constexpr int64_t kFragmentBytes = 16384;
 constexpr int kWindow = 16;
 // Progress calls before what they brought is handed on.
 constexpr int kMaxProgress = 64;
+constexpr int kRoundsPerYield = 32;
 
 }  // namespace
 
@@ -202,10 +204,13 @@ bool UcxPlane::Poll() {
 void UcxPlane::Sleep(absl::Duration timeout) {
   const absl::Time start = absl::Now();
   const absl::Duration spin = std::min(spin_, timeout);
+  int rounds = 0;
   do {
     if (worker_->Progress() || !inbox_empty() || worker_->TakeInterrupt()) {
       return;
     }
+    // Who is waited for may be waiting for this core.
+    if (++rounds % kRoundsPerYield == 0) std::this_thread::yield();
   } while (absl::Now() - start < spin);
   worker_->Sleep(timeout - (absl::Now() - start));
 }
