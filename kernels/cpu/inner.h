@@ -63,7 +63,7 @@ struct InnerLoops {
   void (*silu_mul)(const T* gate, const T* up, T* out, int64_t n);
   void (*relu2)(const T* x, T* out, int64_t n);
   void (*xielu)(const T* x, T* out, int64_t n, const XieluConstants& c);
-  // cos and sin [half] of position * inv_freq, times amplitude, rounded to T.
+  // cos and sin [half] of position * inv_freq, times amplitude.
   void (*rope_angles)(const float* inv_freq, int32_t position, float amplitude,
                       float* cos, float* sin, int64_t half);
   void (*rope)(T* head, const float* cos, const float* sin, int64_t half);

@@ -23,11 +23,6 @@ Float AddLanes(Float (&lanes)[kSumLanes]) {
 }
 
 template <typename T>
-float Rounded(float value) {
-  return static_cast<float>(T(value));
-}
-
-template <typename T>
 void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
   float lanes[kSumLanes] = {};
   for (int64_t i = 0; i < n; ++i) {
@@ -37,7 +32,7 @@ void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
   const float mean = AddLanes(lanes) / static_cast<float>(n);
   const float scale = 1.0f / std::sqrt(mean + eps);
   for (int64_t i = 0; i < n; ++i) {
-    const float normed = Rounded<T>(static_cast<float>(x[i]) * scale);
+    const float normed = static_cast<float>(x[i]) * scale;
     out[i] = T(static_cast<float>(weight[i]) * normed);
   }
 }
@@ -54,7 +49,7 @@ template <typename T>
 void SiluMulRow(const T* gate, const T* up, T* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const float g = static_cast<float>(gate[i]);
-    const float silu = Rounded<T>(g / (1.0f + std::exp(-g)));
+    const float silu = g / (1.0f + std::exp(-g));
     out[i] = T(silu * static_cast<float>(up[i]));
   }
 }
@@ -85,8 +80,8 @@ void RopeAngles(const float* inv_freq, int32_t position, float amplitude,
                 float* cos, float* sin, int64_t half) {
   for (int64_t i = 0; i < half; ++i) {
     const float angle = static_cast<float>(position) * inv_freq[i];
-    cos[i] = Rounded<T>(std::cos(angle) * amplitude);
-    sin[i] = Rounded<T>(std::sin(angle) * amplitude);
+    cos[i] = std::cos(angle) * amplitude;
+    sin[i] = std::sin(angle) * amplitude;
   }
 }
 

@@ -70,7 +70,7 @@ void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
   const float mean = Vec::SumLanes(all) / static_cast<float>(n);
   const F scale = Vec::Set(1.0f / Vec::Sqrt(mean + eps));
   Map(x, weight, out, n, [&](F v, F w) {
-    return Vec::Mul(w, Vec::Rounded(Vec::Mul(v, scale), x));
+    return Vec::Mul(w, Vec::Mul(v, scale));
   });
 }
 
@@ -84,7 +84,7 @@ void SiluMulRow(const T* gate, const T* up, T* out, int64_t n) {
   const F one = Vec::Set(1.0f);
   Map(gate, up, out, n, [&](F g, F u) {
     const F below = Vec::Add(one, Exp(Vec::Sub(Vec::Set(0.0f), g)));
-    return Vec::Mul(Vec::Rounded(Vec::Div(g, below), gate), u);
+    return Vec::Mul(Vec::Div(g, below), u);
   });
 }
 
@@ -116,13 +116,12 @@ void RopeAngles(const float* inv_freq, int32_t position, float amplitude,
                 float* cos, float* sin, int64_t half) {
   const F at = Vec::Set(static_cast<float>(position));
   const F scale = Vec::Set(amplitude);
-  const T* type = nullptr;
   for (int64_t i = 0; i < half; i += kLanes) {
     const int64_t n = half - i < kLanes ? half - i : kLanes;
     F s, c;
     SinCos(Vec::Mul(at, LoadTail(inv_freq + i, n)), s, c);
-    StoreTail(cos + i, Vec::Rounded(Vec::Mul(c, scale), type), n);
-    StoreTail(sin + i, Vec::Rounded(Vec::Mul(s, scale), type), n);
+    StoreTail(cos + i, Vec::Mul(c, scale), n);
+    StoreTail(sin + i, Vec::Mul(s, scale), n);
   }
 }
 

@@ -55,11 +55,6 @@ struct Vec {
     return _mm256_castsi256_ps(
         _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_cvtps_epi32(n), b), b));
   }
-  static F Rounded(F v, const float*) { return v; }
-  static F Rounded(F v, const bf16*) {
-    return _mm256_castsi256_ps(_mm256_and_si256(
-        RoundBits(v), _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
-  }
   // Lanes 4, then 2, then 1 apart.
   static float SumLanes(F v) {
     __m128 b =

@@ -56,11 +56,6 @@ struct Vec {
     return _mm512_test_epi32_mask(_mm512_cvtps_epi32(n),
                                   _mm512_set1_epi32(bit));
   }
-  static F Rounded(F v, const float*) { return v; }
-  static F Rounded(F v, const bf16*) {
-    return _mm512_castsi512_ps(_mm512_and_si512(
-        RoundBits(v), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-  }
   // Lane 0 + 8, 1 + 9, ..., then 4, 2, 1 apart.
   static float SumLanes(F v) {
     __m256 a =

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise activations; fp32 inside, one rounding at the end, except where
-// a formula says otherwise.
+// Element-wise activations; fp32 inside, one rounding at the end.
 #pragma once
 
 #include <string_view>
@@ -9,8 +8,7 @@
 
 namespace baton {
 
-// out = silu(gate) * up, silu(x) = x / (1 + e^-x), rounded to the dtype before
-// the product as the published models do.
+// out = silu(gate) * up, silu(x) = x / (1 + e^-x).
 struct SiluMul {
   static constexpr std::string_view kName = "silu_mul";
   struct Args {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm, variant N1: y = weight * cast(x / sqrt(mean(x^2) + eps)), the norm
-// in fp32 with a fixed lane order, the cast to the dtype before the product
-// with the weight, the product rounded to the dtype again.
+// RMSNorm: y = cast(weight * x / sqrt(mean(x^2) + eps)), all in fp32 with a
+// fixed lane order, rounded to the dtype once. (Published code that casts
+// before the product with the weight rounds twice and is off by up to one more
+// bf16 step; golden values in fp32 prefer the single rounding.)
 #pragma once
 
 #include <string_view>

@@ -10,7 +10,7 @@
 
 namespace baton {
 
-// RMSNorm over the last dimension, variant N1 (kernels/ops/norm.h).
+// RMSNorm over the last dimension (kernels/ops/norm.h).
 class Norm {
  public:
   Norm(const WeightScope& w, std::string_view name, int64_t size, float eps)

@@ -26,17 +26,17 @@ TEST_P(RmsNormTest, GivesTheHandComputedRow) {
   ExpectNear(out.view(), want.view(), 1e-6f, 0);
 }
 
-TEST_P(RmsNormTest, RoundsBeforeTheWeight) {
-  // 1 / sqrt(1 + 0.0625) = 0.970142..., in bf16 0.96875; times 3 = 2.90625,
-  // which bf16 holds; without the first rounding it were 2.910..
+TEST_P(RmsNormTest, RoundsOnceAfterTheWeight) {
+  // 1 / sqrt(1 + 0.0625) = 0.970142...; times 1.171875 = 1.136885, in bf16
+  // 1.140625; a rounding before the weight would give 1.1328125.
   const Tensor x = Filled(DType::kBF16, {1, 2}, {1, 1});
-  const Tensor weight = Filled(DType::kBF16, {2}, {3, 1});
+  const Tensor weight = Filled(DType::kBF16, {2}, {1.171875f, 1});
   const Tensor out = Poisoned(DType::kBF16, {1, 2});
   ASSERT_TRUE(machine()
                   .Run<RmsNorm>(DType::kBF16,
                                 {x.view(), weight.view(), out.view(), 0.0625f})
                   .ok());
-  EXPECT_EQ(At(out.view(), 0, 0), 2.90625f);
+  EXPECT_EQ(At(out.view(), 0, 0), 1.140625f);
   EXPECT_EQ(At(out.view(), 0, 1), 0.96875f);
 }
 
