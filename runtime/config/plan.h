@@ -29,6 +29,10 @@ enum class RouteKind {
   kUnrolled,  // a stage holds a run of unrolled layers; one visit a step
 };
 [[nodiscard]] std::string_view Name(RouteKind kind);
+// "ring" or "unrolled".
+[[nodiscard]] StatusOr<RouteKind> ParseRoute(const std::string& text);
+// "bf16" or "f32": what decoders compute in.
+[[nodiscard]] StatusOr<DType> ParseComputeDType(const std::string& text);
 
 struct StagePlacement {
   std::string name;
@@ -63,17 +67,21 @@ struct ServeConfig {
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen;  // empty: none
   std::vector<StageConfig> stages;
-  int64_t kv_tokens = 0;        // 0: enough for `max_sequences` x 2k, capped
-  int prefill_chunk = 256;      // prompt tokens of a sequence in a step; 0: all
-  int max_step_tokens = 512;    // rows of a step
-  int max_sequences = 64;       // running at once
-  int max_queue = 1024;         // waiting
-  int micro_batches = 0;        // 0: as many as stages
+  int64_t kv_tokens = 0;      // 0: enough for `max_sequences` x 2k, capped
+  int prefill_chunk = 256;    // prompt tokens of a sequence in a step; 0: all
+  int max_step_tokens = 512;  // rows of a step
+  int max_sequences = 64;     // running at once
+  int max_queue = 1024;       // waiting
+  int micro_batches = 0;      // 0: as many as stages
   absl::Duration step_deadline = absl::Seconds(60);
   absl::Duration load_deadline = absl::Minutes(30);
   absl::Duration join_deadline = absl::Minutes(2);
   absl::Duration lease = absl::Seconds(3);
 };
+
+// What the values of a config must be to each other. InvalidArgument: a step
+// cannot hold a token of each sequence.
+[[nodiscard]] Status CheckServeConfig(const ServeConfig& config);
 
 // InvalidArgument: "FILE:LINE: what is wrong": unknown or repeated key, wrong
 // type, out of range, no stages, repeated stage name, layers on some stages
