@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// `baton inspect`: what a checkpoint is, and whether its tensors are those of
+// its decoder.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "actors/cli/cli.h"
+#include "actors/local_pipeline.h"
+#include "actors/placement.h"
+
+namespace baton {
+namespace {
+
+struct Flags {
+  std::string checkpoint;
+  std::string dtype = "bf16";
+  bool tensors = false;
+};
+
+bool HasWeights(const std::string& directory) {
+  for (const char* name :
+       {"model.safetensors", "model.safetensors.index.json"}) {
+    std::error_code ignored;
+    if (std::filesystem::exists(directory + "/" + name, ignored)) return true;
+  }
+  return false;
+}
+
+void PrintFacts(const OpenedModel& model, const DecoderBytes& bytes) {
+  const DecoderInfo& info = model.info;
+  std::printf("decoder            %s\n", info.architecture.c_str());
+  std::printf("parameters         %s\n", Grouped(bytes.parameters).c_str());
+  std::printf("layers             %d", info.num_layers);
+  if (info.num_loops > 1) {
+    std::printf(" x %d loops = %d unrolled", info.num_loops,
+                info.unrolled_layers());
+  }
+  std::printf("\nhidden             %lld\n",
+              static_cast<long long>(info.hidden));
+  std::printf("vocabulary         %lld\n", static_cast<long long>(info.vocab));
+  std::printf("context            %lld\n",
+              static_cast<long long>(info.max_positions));
+  std::printf("KV heads x dim     %lld x %lld\n",
+              static_cast<long long>(info.kv.kv_heads),
+              static_cast<long long>(info.kv.head_dim));
+  const int64_t kv = bytes.kv_per_token * info.unrolled_layers();
+  std::printf("KV bytes per token %s (%s)\n", Grouped(kv).c_str(),
+              std::string(Name(info.kv.dtype)).c_str());
+  int64_t weights = bytes.embedding + bytes.final;
+  for (int64_t layer : bytes.layers) weights += layer;
+  std::printf("weights in memory  %s\n", HumanBytes(weights).c_str());
+  std::string eos;
+  for (int32_t id : model.eos_ids) eos += fmt::format(" {}", id);
+  std::printf("end tokens        %s\n", eos.empty() ? " none" : eos.c_str());
+}
+
+Status Inspect(const Flags& flags) {
+  BATON_ASSIGN_OR_RETURN(const DType dtype, ParseComputeDType(flags.dtype));
+  BATON_ASSIGN_OR_RETURN(
+      const OpenedModel model,
+      OpenModel(flags.checkpoint, dtype, WeightsCheck::kConfigOnly));
+  PrintFacts(model, CountBytes(model.info, model.tensors, dtype));
+  if (flags.tensors) {
+    for (const TensorDecl& decl : model.tensors) {
+      std::printf("%s %s\n", decl.name.c_str(), ToString(decl.shape).c_str());
+    }
+  }
+  if (!HasWeights(flags.checkpoint)) {
+    std::printf("tensors            no weights here, config.json only\n");
+    return OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
+                         Checkpoint::Open(flags.checkpoint));
+  if (Status status = checkpoint->Check(model.tensors); !status.ok()) {
+    std::printf("tensors            %zu, not those of the decoder\n",
+                checkpoint->tensors().size());
+    return status;
+  }
+  std::printf("tensors            %zu, as the decoder declares\n",
+              checkpoint->tensors().size());
+  return OkStatus();
+}
+
+}  // namespace
+
+void AddInspect(CLI::App& app, int* exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand(
+      "inspect", "Describe a checkpoint and check its tensors");
+  sub->add_option("checkpoint", flags->checkpoint,
+                  "Hugging Face directory; a config.json alone will do")
+      ->required();
+  sub->add_option("--dtype", flags->dtype, "bf16 or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}));
+  sub->add_flag("--tensors", flags->tensors, "list the declared tensors");
+  sub->callback([flags, exit_code] {
+    if (Status status = Inspect(*flags); !status.ok()) {
+      *exit_code = Fail(status);
+    }
+  });
+}
+
+}  // namespace baton
