@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
 #include <sstream>
 
-#include "runtime/base/check.h"
 #include "runtime/base/log.h"
 
 namespace baton {
@@ -46,8 +44,8 @@ StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const StageSpec& spec,
 
 }  // namespace
 
-StatusOr<std::unique_ptr<StageActor>> StageActor::Create(
-    Executor& executor, StageOptions options) {
+StatusOr<std::unique_ptr<StageActor>> StageActor::Create(Executor& executor,
+                                                         StageOptions options) {
   std::unique_ptr<StageActor> actor(
       new StageActor(executor, std::move(options)));
   DataPlaneEvents events;
@@ -117,14 +115,14 @@ void StageActor::Handle(LoadStage message) {
   StatusOr<StageLoaded> loaded = load();
   if (loaded.ok()) {
     spec_ = std::move(message.spec);
-    LogInfo("stage.loaded",
-            "stage={} layers=[{},{}) weight_bytes={} kv_bytes={} seconds={:.2f} "
-            "gb_per_s={:.2f}",
-            options_.name, spec_->ranges.front().begin,
-            spec_->ranges.back().end, loaded->weight_bytes, loaded->kv_bytes,
-            loaded->seconds,
-            static_cast<double>(loaded->weight_bytes) / 1e9 /
-                std::max(loaded->seconds, 1e-9));
+    LogInfo(
+        "stage.loaded",
+        "stage={} layers=[{},{}) weight_bytes={} kv_bytes={} seconds={:.2f} "
+        "gb_per_s={:.2f}",
+        options_.name, spec_->ranges.front().begin, spec_->ranges.back().end,
+        loaded->weight_bytes, loaded->kv_bytes, loaded->seconds,
+        static_cast<double>(loaded->weight_bytes) / 1e9 /
+            std::max(loaded->seconds, 1e-9));
   }
   message.reply.Send(std::move(loaded));
 }
@@ -170,311 +168,6 @@ void StageActor::DropSession() {
   inbox_.clear();
   due_tokens_.clear();
   waiting_since_ = absl::InfiniteFuture();
-}
-
-void StageActor::Handle(RunRound message) {
-  if (!session_.has_value() || session_->failed ||
-      message.round.epoch != session_->info.session.epoch) {
-    LogDebug("stage.round_dropped", "stage={} epoch={} round={}", options_.name,
-             message.round.epoch.value(), message.round.round.value());
-    return;
-  }
-  QueuedRound queued;
-  queued.order = VisitOrder(session_->info.passes,
-                            static_cast<int>(message.round.steps.size()));
-  queued.round = std::move(message.round);
-  rounds_.push_back(std::move(queued));
-  Wake();
-}
-
-void StageActor::Wake() {
-  if (std::exchange(woken_, true)) return;
-  TellSelf(Continue{});
-}
-
-void StageActor::Handle(Continue) {
-  woken_ = false;
-  if (!session_.has_value() || session_->failed || rounds_.empty()) return;
-  QueuedRound& head = rounds_.front();
-  auto advance = [&]() -> StatusOr<bool> {
-    if (!std::exchange(head.entered, true)) {
-      BATON_RETURN_IF_ERROR(EnterRound(head));
-    }
-    if (head.next == head.order.size()) return true;
-    const Visit visit = head.order[head.next];
-    const StepDescriptor& step =
-        head.round.steps[static_cast<size_t>(visit.step_index)];
-    BATON_ASSIGN_OR_RETURN(bool ready, Ready(step, visit.pass));
-    if (!ready) return false;
-    BATON_RETURN_IF_ERROR(RunVisit(step, visit.pass));
-    ++head.next;
-    return true;
-  };
-  StatusOr<bool> advanced = advance();
-  if (!advanced.ok()) {
-    Fail(advanced.status());
-    return;
-  }
-  if (!*advanced) {
-    waiting_since_ = std::min(waiting_since_, Now());
-    return;
-  }
-  waiting_since_ = absl::InfiniteFuture();
-  if (head.next == head.order.size()) rounds_.pop_front();
-  if (!rounds_.empty()) Wake();
-}
-
-Status StageActor::EnterRound(QueuedRound& queued) {
-  for (SequenceId id : queued.round.released) sequences_.erase(id);
-  for (const SequenceStart& start : queued.round.starts) {
-    Sequence s;
-    s.sampling = start.sampling;
-    if (!sequences_.emplace(start.id, std::move(s)).second) {
-      return InvalidArgument("round {} starts sequence {} twice",
-                             queued.round.round.value(), start.id.value());
-    }
-  }
-  std::set<SequenceId> seen;
-  for (const StepDescriptor& step : queued.round.steps) {
-    BATON_RETURN_IF_ERROR(CheckStep(step));
-    for (const StepSequence& part : step.sequences) {
-      if (!seen.insert(part.id).second) {
-        return InvalidArgument("round {} has sequence {} in two places",
-                               queued.round.round.value(), part.id.value());
-      }
-    }
-  }
-  return OkStatus();
-}
-
-Status StageActor::CheckStep(const StepDescriptor& step) const {
-  if (step.rows() > session_->info.max_step_rows) {
-    return InvalidArgument("step {}: {} rows, at most {} were agreed",
-                           step.step.value(), step.rows(),
-                           session_->info.max_step_rows);
-  }
-  for (const StepSequence& part : step.sequences) {
-    auto found = sequences_.find(part.id);
-    if (found == sequences_.end()) {
-      return InvalidArgument("step {}: sequence {} was never started",
-                             step.step.value(), part.id.value());
-    }
-    const Sequence& s = found->second;
-    const bool rows_fit =
-        part.rows > 0 &&
-        (part.ids.empty()
-             ? part.rows == 1
-             : part.ids.size() == static_cast<size_t>(part.rows)) &&
-        part.targets.size() <=
-            static_cast<size_t>(part.rows - (part.wants_token ? 1 : 0));
-    const auto pages =
-        static_cast<int64_t>(s.pages.size() + part.new_pages.size());
-    const bool pages_fit =
-        part.first_position == s.positions &&
-        pages * kPageTokens >= part.first_position + part.rows &&
-        std::all_of(part.new_pages.begin(), part.new_pages.end(),
-                    [&](PageId page) {
-                      return page >= 0 && page < spec_->kv_pages;
-                    });
-    auto in_vocab = [&](int32_t id) { return id >= 0 && id < info_.vocab; };
-    const bool ids_fit =
-        std::all_of(part.ids.begin(), part.ids.end(), in_vocab) &&
-        std::all_of(part.targets.begin(), part.targets.end(), in_vocab);
-    if (!rows_fit || !pages_fit || !ids_fit) {
-      return InvalidArgument(
-          "step {}, sequence {}: {} rows at {} ({} ids, {} targets, {} pages) "
-          "do not follow {} positions",
-          step.step.value(), part.id.value(), part.rows, part.first_position,
-          part.ids.size(), part.targets.size(), pages, s.positions);
-    }
-  }
-  return OkStatus();
-}
-
-bool StageActor::IsFirst(int pass) const {
-  return pass == 0 && session_->info.self == StageId(0);
-}
-
-bool StageActor::IsLast(int pass) const {
-  return pass == session_->info.passes - 1 &&
-         session_->info.self == StageId(session_->info.num_stages - 1);
-}
-
-PacketHeader StageActor::StreamHeader(const StepDescriptor& step,
-                                      int pass) const {
-  PacketHeader header;
-  header.epoch = session_->info.session.epoch;
-  header.step = step.step;
-  header.pass = pass;
-  header.kind = PacketKind::kStream;
-  header.dtype = spec_->dtype;
-  header.rows = static_cast<int32_t>(step.rows());
-  header.columns = static_cast<int32_t>(info_.hidden);
-  return header;
-}
-
-StatusOr<bool> StageActor::Ready(const StepDescriptor& step, int pass) {
-  if (IsFirst(pass)) {
-    return std::all_of(
-        step.sequences.begin(), step.sequences.end(),
-        [&](const StepSequence& part) {
-          return !part.ids.empty() ||
-                 sequences_.at(part.id).next_token_from == part.token_from;
-        });
-  }
-  auto found = inbox_.find({step.step.value(), pass, PacketKind::kStream});
-  if (found == inbox_.end()) return false;
-  const PacketHeader expected = StreamHeader(step, pass);
-  if (found->second.header != expected) {
-    return InvalidArgument("recv from stage {}: {}, the step says {}",
-                           found->second.from.value(),
-                           ToString(found->second.header), ToString(expected));
-  }
-  return true;
-}
-
-Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
-  const absl::Time start = Now();
-  idle_seconds_.Add(absl::ToDoubleSeconds(start - idle_since_));
-  Tensor stream;
-  if (!IsFirst(pass)) {
-    auto node =
-        inbox_.extract({step.step.value(), pass, PacketKind::kStream});
-    stream = std::move(node.mapped().payload);
-    plane_->Consume(node.mapped().from);
-  }
-  if (pass == 0) {
-    for (const StepSequence& part : step.sequences) {
-      Sequence& s = sequences_.at(part.id);
-      s.pages.insert(s.pages.end(), part.new_pages.begin(),
-                     part.new_pages.end());
-      s.positions += part.rows;
-      if (IsFirst(pass) && part.wants_token) {
-        due_tokens_[step.step].push_back(part.id);
-      }
-    }
-  }
-  BATON_RETURN_IF_ERROR(Forward(step, pass, std::move(stream)));
-  idle_since_ = Now();
-  const double seconds = absl::ToDoubleSeconds(idle_since_ - start);
-  step_seconds_.Observe(seconds);
-  times_.busy_seconds += seconds;
-  ++times_.visits;
-  return OkStatus();
-}
-
-Status StageActor::Forward(const StepDescriptor& step, int pass,
-                           Tensor stream) {
-  std::vector<SequenceSpan> spans;
-  std::vector<int32_t> positions;
-  std::vector<int32_t> ids;
-  std::vector<int32_t> logit_rows;
-  std::vector<SamplingRow> sampling;
-  int64_t row = 0;
-  for (const StepSequence& part : step.sequences) {
-    const Sequence& s = sequences_.at(part.id);
-    spans.push_back({row, part.rows, part.first_position, s.pages});
-    for (int32_t i = 0; i < part.rows; ++i) {
-      const int64_t position = part.first_position + i;
-      positions.push_back(static_cast<int32_t>(position));
-      ids.push_back(part.ids.empty() ? s.next_token
-                                     : part.ids[static_cast<size_t>(i)]);
-      const bool target = static_cast<size_t>(i) < part.targets.size();
-      const bool sampled = part.wants_token && i + 1 == part.rows;
-      if (!target && !sampled) continue;
-      SamplingRow how;
-      how.temperature = s.sampling.temperature;
-      how.top_k = s.sampling.top_k;
-      how.top_p = s.sampling.top_p;
-      how.min_p = s.sampling.min_p;
-      how.seed = s.sampling.seed;
-      how.position = position + 1;
-      how.top_logprobs =
-          target ? s.sampling.prompt_logprobs : s.sampling.top_logprobs;
-      how.forced = target ? part.targets[static_cast<size_t>(i)] : -1;
-      how.digest = s.sampling.digest;
-      logit_rows.push_back(static_cast<int32_t>(row + i));
-      sampling.push_back(how);
-    }
-    row += part.rows;
-  }
-  AttentionBatch batch{spans, positions};
-  VisitArgs args;
-  args.range = spec_->ranges[static_cast<size_t>(pass)];
-  args.batch = &batch;
-  if (IsFirst(pass)) {
-    args.ids = ids;
-  } else {
-    args.stream = stream.view();
-  }
-  if (IsLast(pass)) {
-    args.logit_rows = logit_rows;
-    args.sampling = sampling;
-  }
-  BATON_ASSIGN_OR_RETURN(VisitResult result, slice_->Run(args));
-  if (IsLast(pass)) return Finish(step, std::move(result));
-  const bool wraps = session_->info.self.value() + 1 == session_->info.num_stages;
-  const StageId next(wraps ? 0 : session_->info.self.value() + 1);
-  return plane_->Send(next, StreamHeader(step, wraps ? pass + 1 : pass),
-                      std::move(result.stream));
-}
-
-Status StageActor::Finish(const StepDescriptor& step, VisitResult result) {
-  StepDone done;
-  done.result.epoch = session_->info.session.epoch;
-  done.result.step = step.step;
-  BATON_ASSIGN_OR_RETURN(
-      Tensor tokens, Tensor::AllocateHost(DType::kI32, {step.tokens(), 1}));
-  int64_t next_token = 0;
-  size_t next_sample = 0;
-  for (const StepSequence& part : step.sequences) {
-    SequenceResult& out = done.result.sequences.emplace_back();
-    out.id = part.id;
-    const size_t count = part.targets.size() + (part.wants_token ? 1 : 0);
-    for (size_t i = 0; i < count; ++i) {
-      out.samples.push_back(std::move(result.samples[next_sample++]));
-    }
-    if (part.wants_token) {
-      *tokens.view().Row<int32_t>(next_token++) = out.samples.back().token;
-    }
-  }
-  // Tokens first: the next step of these sequences may be waiting for them.
-  if (session_->info.self == StageId(0)) {
-    BATON_RETURN_IF_ERROR(TakeTokens(step.step, tokens));
-  } else if (step.tokens() > 0) {
-    PacketHeader header;
-    header.epoch = session_->info.session.epoch;
-    header.step = step.step;
-    header.kind = PacketKind::kTokens;
-    header.dtype = DType::kI32;
-    header.rows = step.tokens();
-    header.columns = 1;
-    BATON_RETURN_IF_ERROR(plane_->Send(StageId(0), header, std::move(tokens)));
-  }
-  options_.on_step_done(std::move(done));
-  return OkStatus();
-}
-
-// Stage 0: the tokens of a step, for the sequences that asked for them.
-Status StageActor::TakeTokens(StepId step, const Tensor& tokens) {
-  auto node = due_tokens_.extract(step);
-  const size_t due = node.empty() ? 0 : node.mapped().size();
-  if (due != static_cast<size_t>(tokens.shape()[0])) {
-    return InvalidArgument("tokens of step {}: {} came, {} are due",
-                           step.value(), tokens.shape()[0], due);
-  }
-  for (size_t i = 0; i < due; ++i) {
-    const int32_t token = *tokens.view().Row<int32_t>(static_cast<int64_t>(i));
-    if (token < 0 || token >= info_.vocab) {
-      return InvalidArgument("token {} of step {}: the vocabulary has {}",
-                             token, step.value(), info_.vocab);
-    }
-    auto found = sequences_.find(node.mapped()[i]);
-    if (found == sequences_.end()) continue;  // released since
-    found->second.next_token = token;
-    found->second.next_token_from = step;
-  }
-  return OkStatus();
 }
 
 void StageActor::OnPacket(Packet packet) {
