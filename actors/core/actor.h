@@ -8,7 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "actors/core/executor.h"
 #include "runtime/base/metrics.h"
@@ -50,10 +52,13 @@ class ReceiverOf {
   virtual void Deliver(M message) = 0;  // Thread: any
 };
 template <typename... Ms>
-class Receiver : public ReceiverOf<Ms>... {};
+class Receiver : public ReceiverOf<Ms>... {
+ public:
+  using ReceiverOf<Ms>::Deliver...;
+};
 
-// Shared because an actor's peers may outlive it; a message to an actor that
-// has left is dropped.
+// Shared because an actor's peers may outlive it and its executor; a message to
+// an actor that has left is dropped.
 template <typename... Ms>
 class ActorRef {
  public:
@@ -83,7 +88,7 @@ struct ActorMetrics {
 };
 
 // Base of an actor that handles Ms. Create it, hand out ref(), destroy it on
-// its executor's thread or after its executor stopped.
+// its executor's thread, or after its executor stopped and before it is gone.
 template <typename Derived, typename... Ms>
 class Actor {
  public:
@@ -102,6 +107,7 @@ class Actor {
     mailbox_->metrics.running.Set(1);
   }
   ~Actor() {
+    mailbox_->Close();
     mailbox_->actor = nullptr;
     mailbox_->metrics.running.Set(0);
   }
@@ -121,12 +127,11 @@ class Actor {
   // Handles `message` at `when`, if the actor is still there then.
   template <typename M>
   void TellAt(absl::Time when, M message) {
-    executor().PostAt(when,
-                      [box = mailbox_, m = std::move(message)]() mutable {
-                        if (box->actor != nullptr) {
-                          box->actor->Handle(std::move(m));
-                        }
-                      });
+    executor().PostAt(when, [box = mailbox_, m = std::move(message)]() mutable {
+      if (box->actor != nullptr) {
+        box->actor->Handle(std::move(m));
+      }
+    });
   }
 
  private:
@@ -140,33 +145,47 @@ class Actor {
   template <typename Self, typename Base, typename M, typename... Rest>
   struct Deliverer<Self, Base, M, Rest...>
       : public Deliverer<Self, Base, Rest...> {
+    using Deliverer<Self, Base, Rest...>::Deliver;
     void Deliver(M message) override {
       static_cast<Self*>(this)->Enqueue(std::move(message));
     }
   };
 
-  struct Mailbox final
-      : public Deliverer<Mailbox, Receiver<Ms...>, Ms...>,
-        public std::enable_shared_from_this<Mailbox> {
-    Mailbox(Executor& e, const std::string& name) : executor(e), metrics(name) {}
+  struct Mailbox final : public Deliverer<Mailbox, Receiver<Ms...>, Ms...>,
+                         public std::enable_shared_from_this<Mailbox> {
+    Mailbox(Executor& e, const std::string& name)
+        : executor(e), metrics(name) {}
 
+    // What is not taken is destroyed after the lock: its reply may be answered
+    // by a message to this same actor.
     template <typename M>
     void Enqueue(M message) {
+      Executor::Task task;
+      absl::MutexLock lock(&mutex);
+      if (!open) return;
       metrics.mailbox.Add(1);
-      const absl::Time sent = executor.Now();
-      executor.Post([box = this->shared_from_this(), sent,
-                     m = std::move(message)]() mutable {
+      task = [box = this->shared_from_this(), sent = executor.Now(),
+              m = std::move(message)]() mutable {
         box->metrics.mailbox.Add(-1);
         const absl::Time start = box->executor.Now();
         box->metrics.wait_seconds.Observe(absl::ToDoubleSeconds(start - sent));
         if (box->actor != nullptr) box->actor->Handle(std::move(m));
         box->metrics.handle_seconds.Observe(
             absl::ToDoubleSeconds(box->executor.Now() - start));
-      });
+      };
+      executor.Post(std::move(task));
+    }
+
+    // From here on the executor may go.
+    void Close() {
+      absl::MutexLock lock(&mutex);
+      open = false;
     }
 
     Executor& executor;
     Derived* actor = nullptr;  // owner thread
+    absl::Mutex mutex;         // held while something is posted for the actor
+    bool open ABSL_GUARDED_BY(mutex) = true;
     ActorMetrics metrics;
   };
 

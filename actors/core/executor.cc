@@ -23,7 +23,7 @@ ThreadExecutor::ThreadExecutor(std::string name, Poller* poller)
 
 ThreadExecutor::~ThreadExecutor() { Stop(); }
 
-void ThreadExecutor::Post(Task task) {
+void ThreadExecutor::Post(Task&& task) {
   bool interrupt = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -34,7 +34,7 @@ void ThreadExecutor::Post(Task task) {
   if (interrupt && poller_ != nullptr) poller_->Interrupt();
 }
 
-void ThreadExecutor::PostAt(absl::Time when, Task task) {
+void ThreadExecutor::PostAt(absl::Time when, Task&& task) {
   bool interrupt = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -61,16 +61,16 @@ bool ThreadExecutor::RunOne() {
   Task task;
   {
     absl::MutexLock lock(&mutex_);
-    if (!tasks_.empty()) {
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    } else if (!stopping_ && !timers_.empty() &&
-               timers_.front().when <= absl::Now()) {
+    // A due timer first: tasks may never run out.
+    if (!stopping_ && !timers_.empty() && timers_.front().when <= absl::Now()) {
       std::pop_heap(timers_.begin(), timers_.end(), [](auto& a, auto& b) {
         return std::pair(a.when, a.order) > std::pair(b.when, b.order);
       });
       task = std::move(timers_.back().task);
       timers_.pop_back();
+    } else if (!tasks_.empty()) {
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
     }
   }
   if (!task) return false;
@@ -78,11 +78,9 @@ bool ThreadExecutor::RunOne() {
   return true;
 }
 
-absl::Duration ThreadExecutor::UntilTimer() {
-  absl::MutexLock lock(&mutex_);
-  if (timers_.empty()) return kLongest;
-  return std::clamp(timers_.front().when - absl::Now(), absl::ZeroDuration(),
-                    kLongest);
+absl::Time ThreadExecutor::NextLook() const {
+  const absl::Time latest = absl::Now() + kLongest;
+  return timers_.empty() ? latest : std::min(timers_.front().when, latest);
 }
 
 void ThreadExecutor::Loop() {
@@ -90,22 +88,22 @@ void ThreadExecutor::Loop() {
     const bool ran = RunOne();
     const bool polled = poller_ != nullptr && poller_->Progress();
     if (ran || polled) continue;
-    const absl::Duration timeout = UntilTimer();
+    absl::Time until;
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_ && tasks_.empty()) return;
+      until = NextLook();
       if (poller_ == nullptr) {
-        auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-          return stopping_ || !tasks_.empty() ||
-                 (!timers_.empty() && timers_.front().when <= absl::Now());
+        auto ready = [this, until]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || !tasks_.empty() || NextLook() < until;
         };
-        mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+        mutex_.AwaitWithDeadline(absl::Condition(&ready), until);
         continue;
       }
       if (stopping_ || !tasks_.empty()) continue;
       sleeping_ = true;
     }
-    poller_->Wait(timeout);
+    poller_->Wait(std::max(until - absl::Now(), absl::ZeroDuration()));
     absl::MutexLock lock(&mutex_);
     sleeping_ = false;
   }
@@ -117,9 +115,9 @@ bool ManualExecutor::RunOne() {
     task = std::move(tasks_.front());
     tasks_.pop_front();
   } else {
-    auto due = std::find_if(timers_.begin(), timers_.end(), [&](const Timer& t) {
-      return t.when <= clock_->Now();
-    });
+    auto due =
+        std::find_if(timers_.begin(), timers_.end(),
+                     [&](const Timer& t) { return t.when <= clock_->Now(); });
     if (due == timers_.end()) return false;
     task = std::move(due->task);
     timers_.erase(due);

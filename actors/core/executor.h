@@ -21,10 +21,11 @@ class Executor {
  public:
   using Task = absl::AnyInvocable<void()>;
   virtual ~Executor() = default;
-  // Thread: any. After Stop() tasks are dropped unrun.
-  virtual void Post(Task task) = 0;
-  // Runs the task at or after `when`, by the executor's clock. Thread: any.
-  virtual void PostAt(absl::Time when, Task task) = 0;
+  // Thread: any. After Stop() a task is not taken: it dies with the caller's.
+  virtual void Post(Task&& task) = 0;
+  // Runs the task at or after `when`, by the executor's clock, however many
+  // tasks are posted meanwhile. Thread: any.
+  virtual void PostAt(absl::Time when, Task&& task) = 0;
   [[nodiscard]] virtual absl::Time Now() const = 0;
 };
 
@@ -45,8 +46,8 @@ class ThreadExecutor : public Executor {
   explicit ThreadExecutor(std::string name, Poller* poller = nullptr);
   ~ThreadExecutor() override;
 
-  void Post(Task task) override;
-  void PostAt(absl::Time when, Task task) override;
+  void Post(Task&& task) override;
+  void PostAt(absl::Time when, Task&& task) override;
   [[nodiscard]] absl::Time Now() const override { return absl::Now(); }
   // Runs what is posted already, drops the rest, joins. Not from its thread.
   void Stop();
@@ -59,7 +60,9 @@ class ThreadExecutor : public Executor {
   };
   void Loop();
   bool RunOne();
-  [[nodiscard]] absl::Duration UntilTimer() ABSL_LOCKS_EXCLUDED(mutex_);
+  // When to look again, if nothing is posted before.
+  [[nodiscard]] absl::Time NextLook() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Poller* const poller_;
   absl::Mutex mutex_;
@@ -76,8 +79,8 @@ class ManualExecutor : public Executor {
  public:
   explicit ManualExecutor(const Clock* clock) : clock_(clock) {}
 
-  void Post(Task task) override { tasks_.push_back(std::move(task)); }
-  void PostAt(absl::Time when, Task task) override {
+  void Post(Task&& task) override { tasks_.push_back(std::move(task)); }
+  void PostAt(absl::Time when, Task&& task) override {
     timers_.push_back({when, std::move(task)});
   }
   [[nodiscard]] absl::Time Now() const override { return clock_->Now(); }

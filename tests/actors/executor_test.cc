@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/synchronization/notification.h"
@@ -55,10 +58,26 @@ TEST(ActorTest, AMessageToOneThatLeftIsDroppedAndItsReplyCancelled) {
     Counter1 actor(executor);
     ref = actor.ref();
   }
-  ref.Tell(
-      Question{Reply<int>([&](StatusOr<int> a) { status = a.status(); })});
+  ref.Tell(Question{Reply<int>([&](StatusOr<int> a) { status = a.status(); })});
   while (executor.RunOne()) {
   }
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+}
+
+// A ref may outlive the actor's whole thread: a stage that finishes a step of a
+// controller that has just gone.
+TEST(ActorTest, AMessageAfterTheExecutorIsGoneIsCancelled) {
+  Status status;
+  Counter1::Ref ref;
+  {
+    auto executor = std::make_unique<ThreadExecutor>("gone");
+    auto actor = std::make_unique<Counter1>(*executor);
+    ref = actor->ref();
+    executor->Stop();
+    actor = nullptr;
+    executor = nullptr;
+  }
+  ref.Tell(Question{Reply<int>([&](StatusOr<int> a) { status = a.status(); })});
   EXPECT_EQ(status.code(), StatusCode::kCancelled);
 }
 
@@ -116,6 +135,34 @@ TEST(ThreadExecutorTest, StopRunsWhatWasPostedAndDropsTheRest) {
   executor.Stop();
   executor.Post([&] { ++ran; });
   EXPECT_EQ(ran, 10);
+}
+
+TEST(ThreadExecutorTest, TasksThatNeverEndDoNotKeepATimerBack) {
+  absl::Notification rang;
+  std::function<void()> again;
+  ThreadExecutor executor("test");
+  again = [&] {
+    if (!rang.HasBeenNotified()) executor.Post([&] { again(); });
+  };
+  executor.Post([&] { again(); });
+  executor.PostAt(absl::Now(), [&] { rang.Notify(); });
+  EXPECT_TRUE(rang.WaitForNotificationWithTimeout(absl::Seconds(5)));
+  executor.Stop();
+}
+
+// An idle executor looks for timers once a second by itself. The least of some
+// delays, since the machine may be busy; the first only finds it idle.
+TEST(ThreadExecutorTest, ATimerOfAnotherThreadIsNotLate) {
+  ThreadExecutor executor("test");
+  absl::Duration least = absl::InfiniteDuration();
+  for (int i = 0; i < 4; ++i) {
+    absl::Notification ran;
+    const absl::Time due = absl::Now() + absl::Milliseconds(2);
+    executor.PostAt(due, [&] { ran.Notify(); });
+    ran.WaitForNotification();
+    if (i > 0) least = std::min(least, absl::Now() - due);
+  }
+  EXPECT_LT(least, absl::Milliseconds(500));
 }
 
 }  // namespace
