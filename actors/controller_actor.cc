@@ -77,11 +77,10 @@ void ControllerActor::LoseEpoch(const Status& status) {
   for (const StageState& stage : stages_) {
     if (stage.joined) stage.stage.Tell(EndSession{});
   }
-  const bool draining = state_ == ControllerState::kDraining;
-  state_ = ControllerState::kWaiting;
-  if (draining) {
-    state_ = ControllerState::kDraining;
+  if (state_ == ControllerState::kDraining) {
     CheckDrained();
+  } else if (state_ != ControllerState::kStopped) {
+    state_ = ControllerState::kWaiting;
   }
 }
 
@@ -100,13 +99,8 @@ void ControllerActor::Handle(StageFailed message) {
   LogError("controller.stage_failed", "stage={} epoch={} status={}", name,
            epoch_.value(), ToString(message.status));
   LoseEpoch(Annotate(message.status, "stage " + name));
-  // The stage is still there (its host would have been reported lost): start
-  // over with what is loaded.
-  if (state_ == ControllerState::kWaiting &&
-      std::all_of(stages_.begin(), stages_.end(),
-                  [](const StageState& s) { return s.joined; })) {
-    StartLoading();
-  }
+  // The stage is still there: its host would have been reported lost.
+  StartOver();
 }
 
 void ControllerActor::Handle(StageLost message) {
@@ -156,6 +150,9 @@ void ControllerActor::CheckDrained() {
   phase_ = Phase::kNone;
   state_ =
       drains_.empty() ? ControllerState::kWaiting : ControllerState::kStopped;
+  if (state_ == ControllerState::kStopped) {
+    AnswerAwaiting(Unavailable("the controller has stopped"));
+  }
   for (StageState& stage : stages_) {
     if (stage.leaving) {
       stage = {};
@@ -228,6 +225,7 @@ void ControllerActor::Handle(StepDone message) {
   if (!events.ok()) {
     LogError("controller.bad_result", "status={}", ToString(events.status()));
     LoseEpoch(events.status());
+    StartOver();
     return;
   }
   issued_.erase(message.result.step);
@@ -255,14 +253,9 @@ void ControllerActor::Tick() {
       if (stages_[i].answered) continue;
       slow += (slow.empty() ? "" : ", ") + options_.placement.stages[i].name;
     }
-    const Status why =
-        DeadlineExceeded("no answer in time from stage {}", slow);
-    LogError("controller.start_failed", "epoch={} status={}", epoch_.value(),
-             ToString(why));
-    LoseEpoch(why);
-    for (Reply<Done>& reply : await_serving_) reply.Send(why);
-    await_serving_.clear();
+    StartFailed(DeadlineExceeded("no answer in time from stage {}", slow));
   }
+  if (Now() > start_again_) StartOver();
   if (!issued_.empty()) {
     const auto& [step, when] = *issued_.begin();
     if (Now() - when > options_.step_deadline * 2) {

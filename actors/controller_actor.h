@@ -14,14 +14,14 @@
 namespace baton {
 
 struct ControllerOptions {
-  Placement placement;           // names and ranges of the stages
+  Placement placement;  // names and ranges of the stages
   DecoderInfo decoder;
-  std::string checkpoint;        // directory, the same on every host
-  std::string config;            // text of its config.json
-  uint64_t random_seed = 0;      // not 0: random weights
+  std::string checkpoint;    // directory, the same on every host
+  std::string config;        // text of its config.json
+  uint64_t random_seed = 0;  // not 0: random weights
   DType dtype = DType::kBF16;
-  SchedulerOptions scheduler;    // passes and slots are filled in from the
-                                 // placement where 0
+  SchedulerOptions scheduler;  // passes and slots are filled in from the
+                               // placement where 0
   int credits = 8;
   absl::Duration step_deadline = absl::Seconds(60);
   absl::Duration load_deadline = absl::Minutes(30);
@@ -37,7 +37,10 @@ struct ControllerOptions {
 //                                        [stopped] <-- [draining] <--+
 //
 // A lost stage ends its requests with UNAVAILABLE and fences the epoch; the
-// controller stays, and serves again when a stage of that name joins.
+// controller stays, and serves again when a stage of that name joins. Where all
+// stages are still there it starts over by itself: at once after a session that
+// broke, and after a while where stages could not be started for a reason that
+// may pass (Unavailable, DeadlineExceeded). What is stopped stays stopped.
 // Never waits in a handler: answers of stages come back as StageAnswered.
 class ControllerActor
     : public Actor<ControllerActor, StepDone, StageFailed, StageJoined,
@@ -71,12 +74,16 @@ class ControllerActor
   enum class Phase { kNone, kLoad, kConnect };
 
   void Tick();
+  // Starts loading if it waits for nothing else.
+  void StartOver();
+  void StartFailed(const Status& why);
   void StartLoading();
   void StartConnecting();
   void StartServing();
   template <typename T>
   Reply<T> AnswerTo(int stage);
   void LoseEpoch(const Status& status);
+  void AnswerAwaiting(const Status& status);
   void EndAll(const Status& status);
   void Pump();
   void CheckDrained();
@@ -97,6 +104,7 @@ class ControllerActor
   std::map<std::string, std::unique_ptr<RequestSink>> requests_;
   std::map<StepId, absl::Time> issued_;  // steps in flight
   absl::Time phase_deadline_ = absl::InfiniteFuture();
+  absl::Time start_again_ = absl::InfiniteFuture();
   std::vector<Reply<Done>> await_serving_;
   std::vector<Reply<Done>> drains_;
   absl::Time drain_deadline_ = absl::InfiniteFuture();

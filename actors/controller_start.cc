@@ -4,12 +4,16 @@
 #include <algorithm>
 #include <random>
 #include <type_traits>
+#include <utility>
 
 #include "actors/controller_actor.h"
 #include "runtime/base/log.h"
 
 namespace baton {
 namespace {
+
+// Before it tries again to start stages that could not start.
+constexpr absl::Duration kStartAgain = absl::Seconds(2);
 
 uint64_t RandomKey() {
   std::random_device device;
@@ -47,7 +51,36 @@ void ControllerActor::Handle(StageJoined message) {
         fmt::format("{} of {} stages have joined", joined, stages_.size());
     return;
   }
-  if (state_ == ControllerState::kWaiting) StartLoading();
+  StartOver();
+}
+
+void ControllerActor::StartOver() {
+  if (state_ == ControllerState::kWaiting &&
+      std::all_of(stages_.begin(), stages_.end(),
+                  [](const StageState& s) { return s.joined; })) {
+    StartLoading();
+  }
+}
+
+void ControllerActor::StartFailed(const Status& why) {
+  LogError("controller.start_failed", "epoch={} status={}", epoch_.value(),
+           ToString(why));
+  LoseEpoch(why);
+  if (why.code() == StatusCode::kUnavailable ||
+      why.code() == StatusCode::kDeadlineExceeded) {
+    start_again_ = Now() + kStartAgain;
+  }
+  AnswerAwaiting(why);
+}
+
+void ControllerActor::AnswerAwaiting(const Status& status) {
+  for (Reply<Done>& reply : std::exchange(await_serving_, {})) {
+    if (status.ok()) {
+      reply.Send(Done{});
+    } else {
+      reply.Send(status);
+    }
+  }
 }
 
 // A reply that brings stage i's answer back to this actor.
@@ -70,6 +103,7 @@ void ControllerActor::StartLoading() {
   epoch_ = Epoch(epoch_.value() + 1);
   state_ = ControllerState::kLoading;
   phase_ = Phase::kLoad;
+  start_again_ = absl::InfiniteFuture();
   phase_deadline_ = Now() + options_.load_deadline;
   detail_ = "stages load their weights";
   LogInfo("controller.loading", "epoch={} stages={}", epoch_.value(),
@@ -131,8 +165,7 @@ void ControllerActor::StartServing() {
   detail_.clear();
   LogInfo("controller.serving", "epoch={} stages={} kv_pages={}",
           epoch_.value(), stages_.size(), scheduler_.pages_total());
-  for (Reply<Done>& reply : await_serving_) reply.Send(Done{});
-  await_serving_.clear();
+  AnswerAwaiting(OkStatus());
 }
 
 void ControllerActor::Handle(StageAnswered message) {
@@ -140,12 +173,7 @@ void ControllerActor::Handle(StageAnswered message) {
   const auto i = static_cast<size_t>(message.stage.value());
   const std::string& name = options_.placement.stages[i].name;
   if (!message.status.ok()) {
-    const Status why = Annotate(message.status, "stage " + name);
-    LogError("controller.start_failed", "epoch={} status={}", epoch_.value(),
-             ToString(why));
-    LoseEpoch(why);
-    for (Reply<Done>& reply : await_serving_) reply.Send(why);
-    await_serving_.clear();
+    StartFailed(Annotate(message.status, "stage " + name));
     return;
   }
   stages_[i].answered = true;
@@ -163,6 +191,8 @@ void ControllerActor::Handle(StageAnswered message) {
 void ControllerActor::Handle(AwaitServing message) {
   if (state_ == ControllerState::kServing) {
     message.reply.Send(Done{});
+  } else if (state_ == ControllerState::kStopped) {
+    message.reply.Send(Unavailable("the controller has stopped"));
   } else {
     await_serving_.push_back(std::move(message.reply));
   }

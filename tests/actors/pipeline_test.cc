@@ -60,8 +60,7 @@ TEST_P(PipelineOrderTest, TokensDoNotDependOnWhoRunsFirst) {
   many.stages = 4;
   ExpectSame(expected, RunAll(many));
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, PipelineOrderTest,
-                         ::testing::Range(0, kSeeds));
+INSTANTIATE_TEST_SUITE_P(Seeds, PipelineOrderTest, ::testing::Range(0, kSeeds));
 
 TEST(PipelineTest, TakesNothingBeforeAllStagesServe) {
   ManualPipeline p(ManualPipelineOptions{});
@@ -154,6 +153,82 @@ TEST(PipelineTest, AStepPastItsDeadlineEndsTheEpochNotTheController) {
   p.Settle();
   EXPECT_TRUE(stuck.ended);
   EXPECT_EQ(stuck.status.code(), StatusCode::kUnavailable);
+}
+
+// All stages are there, so nobody else will make the controller serve again.
+TEST(PipelineTest, ServesAgainAfterAResultThatFitsNoStep) {
+  ManualPipeline p(ManualPipelineOptions{});
+  p.Settle();
+  StepDone bad;
+  bad.result.epoch = p.Snapshot().epoch;
+  bad.result.step = StepId(12345);
+  p.controller().Tell(std::move(bad));
+  p.Settle();
+  EXPECT_EQ(p.Snapshot().state, ControllerState::kServing);
+  Outcome after;
+  p.controller().Tell(Submit("r", Prompt(5, 1), 4, &after));
+  p.Settle();
+  EXPECT_EQ(after.tokens.size(), 4u);
+}
+
+// What a stage answers to the first attempt to start. The attempt's epoch is
+// the one after the controller's first, which is its time.
+StageAnswered FirstAnswer(ManualPipeline& p, Status status) {
+  StageAnswered answer;
+  answer.attempt =
+      Epoch(static_cast<uint64_t>(absl::ToUnixMicros(p.clock.Now())) + 1);
+  answer.stage = StageId(1);
+  answer.status = std::move(status);
+  return answer;
+}
+
+TEST(PipelineTest, TriesAgainAfterAStartThatFailedForATime) {
+  ManualPipeline p(ManualPipelineOptions{});
+  p.controller().Tell(FirstAnswer(p, Unavailable("no route")));
+  p.Settle();
+  ControllerStatus status = p.Snapshot();
+  EXPECT_EQ(status.state, ControllerState::kWaiting);
+  EXPECT_EQ(status.detail, "stage s1: no route");
+  p.clock.Advance(absl::Seconds(5));
+  p.Settle();
+  EXPECT_EQ(p.Snapshot().state, ControllerState::kServing);
+}
+
+TEST(PipelineTest, DoesNotTryAgainWhatCannotWork) {
+  ManualPipeline p(ManualPipelineOptions{});
+  p.controller().Tell(FirstAnswer(p, InvalidArgument("no such tensor")));
+  p.Settle();
+  p.clock.Advance(absl::Minutes(10));
+  p.Settle();
+  EXPECT_EQ(p.Snapshot().state, ControllerState::kWaiting);
+}
+
+TEST(PipelineTest, StaysStoppedWhenItsStagesGoAndComeBack) {
+  ManualPipeline p(ManualPipelineOptions{});
+  p.Settle();
+  p.controller().Tell(DrainController{absl::InfiniteFuture(), {}});
+  p.controller().Tell(StageLost{"s1", Unavailable("connection reset")});
+  p.Settle();
+  EXPECT_EQ(p.Snapshot().state, ControllerState::kStopped);
+  p.Join(1);
+  p.Settle();
+  EXPECT_EQ(p.Snapshot().state, ControllerState::kStopped);
+}
+
+TEST(PipelineTest, WhoAwaitsServingHearsThatItStops) {
+  ManualPipeline p(ManualPipelineOptions{});
+  std::vector<Status> answers;
+  auto await = [&] {
+    p.controller().Tell(AwaitServing{Reply<Done>(
+        [&](StatusOr<Done> answer) { answers.push_back(answer.status()); })});
+  };
+  await();
+  p.controller().Tell(DrainController{absl::InfiniteFuture(), {}});
+  await();
+  p.Settle();
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].code(), StatusCode::kUnavailable);
+  EXPECT_EQ(answers[1].code(), StatusCode::kUnavailable);
 }
 
 TEST(PipelineTest, DrainFinishesWhatRunsAndRefusesTheRest) {
