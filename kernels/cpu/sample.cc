@@ -159,6 +159,7 @@ int32_t Row::Draw(double u, float factor) const {
 int32_t Row::Choose(const SamplingRow& how) const {
   if (!(how.temperature > 0)) return Best();
   const float factor = 1.0f / how.temperature;
+  if (std::isinf(factor)) return Best();
   const double u = UniformAt(how.seed, how.position);
   const bool all = (how.top_k <= 0 || how.top_k >= vocab_) && how.top_p >= 1 &&
                    how.min_p <= 0;

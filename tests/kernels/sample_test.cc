@@ -54,6 +54,15 @@ TEST_P(SampleTest, TakesTheFirstOfTheBestWhenGreedy) {
   EXPECT_EQ(One({low, low, -7, low}, {}).token, 2);
 }
 
+// Its inverse is not finite.
+TEST_P(SampleTest, IsGreedyAtTheLeastTemperature) {
+  const float least = std::numeric_limits<float>::denorm_min();
+  EXPECT_EQ(Support(kLogits, {.temperature = least, .top_k = 4}), (Tokens{1}));
+  EXPECT_EQ(Support(kLogits, {.temperature = least, .top_p = 0.9f}),
+            (Tokens{1}));
+  EXPECT_EQ(Support(kLogits, {.temperature = least}), (Tokens{1}));
+}
+
 TEST_P(SampleTest, KeepsTheTopK) {
   EXPECT_EQ(Support(kLogits, {.temperature = 5, .top_k = 3}),
             (Tokens{1, 2, 5}));
