@@ -72,11 +72,15 @@ std::vector<std::string> Scheduler::AbortAll() {
 }
 
 void Scheduler::AdmitWaiting() {
+  if (waiting_.empty()) return;
+  // Room for all known tokens and one more, so that a prompt never starts only
+  // to be preempted by its own length or by that of one that started with it.
+  int64_t available = pool_.available();
+  for (const auto& [id, s] : running_) available -= PagesLacking(s);
   while (!waiting_.empty() && running() < options_.max_sequences) {
     Sequence& s = waiting_.front();
-    // Room for all known tokens and one more, so that a prompt never starts
-    // only to be preempted by its own length.
-    if (pool_.available() < PagesFor(std::min(s.known() + 1, s.end()))) return;
+    available -= PagesLacking(s);
+    if (available < 0) return;
     int best = 0;
     for (int i = 1; i < options_.slots; ++i) {
       if (slots_[i].sequences.size() < slots_[best].sequences.size()) best = i;
@@ -86,6 +90,11 @@ void Scheduler::AdmitWaiting() {
     running_.emplace(s.id, std::move(s));
     waiting_.pop_front();
   }
+}
+
+int64_t Scheduler::PagesLacking(const Sequence& s) {
+  const int64_t need = PagesFor(std::min(s.known() + 1, s.end()));
+  return std::max<int64_t>(0, need - static_cast<int64_t>(s.pages.size()));
 }
 
 bool Scheduler::HasWork(const Slot& slot) const {
@@ -183,8 +192,8 @@ bool Scheduler::AddRows(SequenceId id, int64_t rows, Round& round,
   }
   part.wants_token = end >= s.known();
   if (s.request.sampling.prompt_logprobs > 0) {
-    const int64_t targets = std::clamp<int64_t>(s.prompt() - 1 - s.issued, 0,
-                                                rows);
+    const int64_t targets =
+        std::clamp<int64_t>(s.prompt() - 1 - s.issued, 0, rows);
     part.targets.assign(s.tokens.begin() + s.issued + 1,
                         s.tokens.begin() + s.issued + 1 + targets);
   }

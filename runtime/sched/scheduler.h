@@ -34,7 +34,7 @@ enum class FinishReason { kLength, kStop };
 // Something to tell a client, in order.
 struct TokenEvent {
   std::string request;
-  std::optional<SampleResult> token;       // a generated token
+  std::optional<SampleResult> token;          // a generated token
   std::vector<SampleResult> prompt_logprobs;  // of the prompt, in order
   std::optional<FinishReason> finished;
 };
@@ -82,7 +82,7 @@ class Scheduler {
     StepId last_step;             // samples the token at position `issued`
     RoundId last_round;           // newest round that has rows of it
     std::vector<PageId> pages;
-    bool started = false;         // stages know it
+    bool started = false;  // stages know it
 
     [[nodiscard]] int64_t prompt() const {
       return static_cast<int64_t>(request.prompt.size());
@@ -103,12 +103,13 @@ class Scheduler {
   };
 
   void AdmitWaiting();
+  // For its known tokens and one more.
+  [[nodiscard]] static int64_t PagesLacking(const Sequence& s);
   [[nodiscard]] bool MayIssue() const;
   [[nodiscard]] bool HasWork(const Slot& slot) const;
   void BuildStep(int slot, Round& round);
   // Appends rows of `id` to the step; false where pages are lacking.
-  bool AddRows(SequenceId id, int64_t rows, Round& round,
-               StepDescriptor& step);
+  bool AddRows(SequenceId id, int64_t rows, Round& round, StepDescriptor& step);
   bool GrowPages(Sequence& s, int64_t positions, RoundId round,
                  std::vector<PageId>& added);
   bool PreemptYounger(SequenceId than, RoundId round);

@@ -151,6 +151,25 @@ TEST(SchedulerTest, SpreadsSequencesOverSlots) {
   EXPECT_EQ(round.steps[1].sequences.size(), 1u);
 }
 
+// Each fits the pool alone, but not beside the other: the second waits, rather
+// than start and be preempted by the first's own prompt.
+TEST(SchedulerTest, AdmitsNoPromptIntoPagesPromisedToAnother) {
+  SchedulerOptions o = Options();
+  o.kv_pages = 8;
+  Scheduler s(o);
+  for (const char* id : {"a", "b"}) {
+    ASSERT_TRUE(s.Add(MakeRequest(id, 90, 4)).ok());
+  }
+  std::string order;
+  while (auto round = s.NextRound(Epoch(1))) {
+    for (const StepDescriptor& step : round->steps) {
+      for (const TokenEvent& e : Finish(s, step)) order += e.request;
+    }
+  }
+  EXPECT_EQ(order, "aaaabbbb");
+  EXPECT_EQ(s.preemptions(), 0);
+}
+
 TEST(SchedulerTest, KeepsRoundsWholeOnALoopedRoute) {
   SchedulerOptions o = Options();
   o.slots = 2;
