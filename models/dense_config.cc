@@ -4,6 +4,14 @@
 namespace baton {
 namespace {
 
+// Beyond any decoder; the bytes of all layers still fit 63 bits.
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxWidth = int64_t{1} << 22;
+constexpr int64_t kMaxHeads = 4096;
+constexpr int64_t kMaxHeadDim = 4096;
+// Angles of the rotation are exact up to here.
+constexpr int64_t kMaxPositions = int64_t{1} << 21;
+
 // What no dense decoder here does.
 Status CheckPlain(const ModelConfig& config) {
   for (const char* key : {"attention_bias", "mlp_bias", "sliding_window",
@@ -21,6 +29,15 @@ Status CheckPlain(const ModelConfig& config) {
 }
 
 }  // namespace
+
+StatusOr<int64_t> ReadSize(const ModelConfig& config, const std::string& key,
+                           int64_t most) {
+  BATON_ASSIGN_OR_RETURN(const int64_t size, config.Size(key));
+  if (size > most) {
+    return InvalidArgument("{} is {}, expected at most {}", key, size, most);
+  }
+  return size;
+}
 
 DecoderInfo DenseConfig::Info(const std::string& architecture,
                               DType dtype) const {
@@ -41,22 +58,28 @@ StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,
   DenseConfig c;
   AttentionShape& shape = c.attention;
   BATON_ASSIGN_OR_RETURN(const int64_t layers,
-                         config.Size("num_hidden_layers"));
+                         ReadSize(config, "num_hidden_layers", kMaxLayers));
   c.num_layers = static_cast<int>(layers);
-  BATON_ASSIGN_OR_RETURN(shape.hidden, config.Size("hidden_size"));
-  BATON_ASSIGN_OR_RETURN(shape.heads, config.Size("num_attention_heads"));
-  BATON_ASSIGN_OR_RETURN(shape.kv_heads, config.Size("num_key_value_heads"));
-  BATON_ASSIGN_OR_RETURN(c.ffn, config.Size("intermediate_size"));
-  BATON_ASSIGN_OR_RETURN(c.vocab, config.Size("vocab_size"));
-  BATON_ASSIGN_OR_RETURN(c.max_positions,
-                         config.Size("max_position_embeddings"));
+  BATON_ASSIGN_OR_RETURN(shape.hidden,
+                         ReadSize(config, "hidden_size", kMaxWidth));
+  BATON_ASSIGN_OR_RETURN(shape.heads,
+                         ReadSize(config, "num_attention_heads", kMaxHeads));
+  BATON_ASSIGN_OR_RETURN(shape.kv_heads,
+                         ReadSize(config, "num_key_value_heads", kMaxHeads));
+  BATON_ASSIGN_OR_RETURN(c.ffn,
+                         ReadSize(config, "intermediate_size", kMaxWidth));
+  BATON_ASSIGN_OR_RETURN(c.vocab, ReadSize(config, "vocab_size", kMaxWidth));
+  BATON_ASSIGN_OR_RETURN(
+      c.max_positions,
+      ReadSize(config, "max_position_embeddings", kMaxPositions));
   BATON_ASSIGN_OR_RETURN(const double eps, config.Number("rms_norm_eps"));
   if (!(eps > 0)) return InvalidArgument("rms_norm_eps is {}", eps);
   c.eps = static_cast<float>(eps);
   BATON_ASSIGN_OR_RETURN(c.rope, config.Rope());
 
   if (config.Has(head_dim_key)) {
-    BATON_ASSIGN_OR_RETURN(shape.head_dim, config.Size(head_dim_key));
+    BATON_ASSIGN_OR_RETURN(shape.head_dim,
+                           ReadSize(config, head_dim_key, kMaxHeadDim));
   } else if (shape.hidden % shape.heads == 0) {
     shape.head_dim = shape.hidden / shape.heads;
   } else {

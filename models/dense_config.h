@@ -30,6 +30,10 @@ struct DenseConfig {
                                  DType dtype) const;
 };
 
+// A size of 1 to `most`. InvalidArgument: missing, or out of range.
+[[nodiscard]] StatusOr<int64_t> ReadSize(const ModelConfig& config,
+                                         const std::string& key, int64_t most);
+
 // InvalidArgument: a key is missing or out of range; heads do not divide into
 // KV heads; an odd head size. `head_dim_key`: its value, or hidden / heads
 // where the config has no such key.

@@ -45,6 +45,8 @@ class NanbeigeLayer {
   GatedSiluMlp mlp_;
 };
 
+constexpr int64_t kMaxLoops = 256;
+
 // Switches of the research code that change the maths.
 constexpr const char* kRefused[] = {
     "tie_word_embeddings", "enable_hyper_connection",
@@ -75,8 +77,11 @@ struct Nanbeige {
     const char* head_dim = config.Has("head_dim") ? "head_dim" : "kv_channels";
     BATON_ASSIGN_OR_RETURN(DenseConfig dense,
                            ReadDenseConfig(config, head_dim));
-    BATON_ASSIGN_OR_RETURN(const int64_t loops, config.SizeOr("num_loops", 1));
-    dense.num_loops = static_cast<int>(loops);
+    if (config.Has("num_loops")) {
+      BATON_ASSIGN_OR_RETURN(const int64_t loops,
+                             ReadSize(config, "num_loops", kMaxLoops));
+      dense.num_loops = static_cast<int>(loops);
+    }
     BATON_ASSIGN_OR_RETURN(const bool skip,
                            config.BoolOr("skip_loop_final_norm", false));
     return NanbeigeConfig{dense, skip};

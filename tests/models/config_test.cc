@@ -87,6 +87,30 @@ INSTANTIATE_TEST_SUITE_P(All, RefusalTest, ::testing::ValuesIn(kRefusals),
                                   info.param.key;
                          });
 
+// Byte counts are products of sizes, and layers are listed one by one.
+TEST(ConfigTest, RefusesSizesThatNoDecoderHas) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"num_hidden_layers", 1 << 30},
+      {"num_loops", 1 << 30},
+      {"hidden_size", 1 << 30},
+      {"num_attention_heads", 1 << 30},
+      {"num_key_value_heads", 1 << 30},
+      {"intermediate_size", 1 << 30},
+      {"vocab_size", 1 << 30},
+      {"head_dim", 1 << 30},
+      // Further off than angles of the rotation are exact.
+      {"max_position_embeddings", (1 << 21) + 1},
+  };
+  for (const auto& [key, size] : sizes) {
+    json config = ConfigOf("nanbeige");
+    config[key] = size;
+    const Status status = Describe(config).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << key;
+    EXPECT_THAT(Message(status), HasSubstr(key));
+    EXPECT_THAT(Message(status), HasSubstr("at most"));
+  }
+}
+
 TEST(ApertusConfigTest, HeadDimIsHiddenOverHeadsOrTheKey) {
   json config = ConfigOf("apertus");
   EXPECT_EQ(Describe(config)->kv.head_dim, 16);
