@@ -267,6 +267,32 @@ TEST(PipelineTest, AStageMayLeaveOnceItsRequestsAreDone) {
   EXPECT_EQ(p.Snapshot().state, ControllerState::kWaiting);
 }
 
+class PreemptionTest : public ::testing::TestWithParam<int> {};
+
+// Sequences lose their pages while steps of theirs are on the way, and start
+// over from what they have.
+TEST_P(PreemptionTest, ChangesNoToken) {
+  const std::vector<Outcome> expected = RunAll(ManualPipelineOptions{});
+  ManualPipelineOptions few;
+  few.stages = 2 + GetParam() % 2;
+  few.seed = static_cast<uint64_t>(GetParam());
+  few.kv_pages = 3;
+  ManualPipeline p(few);
+  p.Settle();
+  std::vector<Outcome> out(4);
+  // The first to come outgrows its page when the others have theirs.
+  for (int i : {2, 0, 1, 3}) {
+    p.controller().Tell(Submit(std::to_string(i), Prompt(3 + 5 * i, i), 6 + i,
+                               &out[static_cast<size_t>(i)]));
+  }
+  p.Settle();
+  ExpectSame(expected, out);
+  EXPECT_GT(p.Snapshot().preemptions, 0);
+  EXPECT_EQ(p.Snapshot().pages_used, 0);
+  for (int i = 0; i < few.stages; ++i) EXPECT_EQ(p.stage(i).sequences(), 0);
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, PreemptionTest, ::testing::Range(0, kSeeds));
+
 class AbortTest : public ::testing::TestWithParam<int> {};
 
 // At whatever point of its life a request is aborted, all it had comes back.
@@ -279,6 +305,7 @@ TEST_P(AbortTest, LeavesNothingBehind) {
   Outcome other;
   p.controller().Tell(Submit("a", Prompt(11, 3), 9, &aborted));
   p.controller().Tell(Submit("b", Prompt(7, 5), 9, &other));
+  p.RunSome(40 * GetParam());
   p.controller().Tell(AbortRequest{"a"});
   p.controller().Tell(AbortRequest{"never was"});
   p.Settle();

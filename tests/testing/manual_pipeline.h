@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A controller and its stages on manual executors and in-process data planes:
-// no thread, no sleep. A seeded shuffle decides who runs next, so that a failing
-// order can be run again.
+// no thread, no sleep. A seeded shuffle decides who runs next, so that a
+// failing order can be run again.
 #pragma once
 
 #include <memory>
@@ -60,8 +60,7 @@ class ManualPipeline {
     controller.scheduler.kv_pages = options.kv_pages;
     controller.step_deadline = absl::Seconds(10);
     executors_.push_back(std::make_unique<ManualExecutor>(&clock));
-    controller_ =
-        std::make_unique<ControllerActor>(*executors_[0], controller);
+    controller_ = std::make_unique<ControllerActor>(*executors_[0], controller);
     for (int i = 0; i < options.stages; ++i) AddStage(i);
     for (int i = 0; i < options.stages; ++i) Join(i);
   }
@@ -69,16 +68,11 @@ class ManualPipeline {
   // Runs something at random until nothing is left to run.
   void Settle() {
     int idle = 0;
-    while (idle < 64) {
-      const size_t pick = random_() % (executors_.size() + stages_.size());
-      bool ran = false;
-      if (pick < executors_.size()) {
-        ran = executors_[pick]->RunOne();
-      } else if (auto& stage = stages_[pick - executors_.size()]) {
-        ran = stage->data_plane().Progress();
-      }
-      idle = ran ? 0 : idle + 1;
-    }
+    while (idle < 64) idle = RunOne() ? 0 : idle + 1;
+  }
+  // Looks `count` times for something to run.
+  void RunSome(int count) {
+    for (int i = 0; i < count; ++i) (void)RunOne();
   }
 
   void Join(int i) {
@@ -99,8 +93,8 @@ class ManualPipeline {
   }
   [[nodiscard]] ControllerStatus Snapshot() {
     ControllerStatus status;
-    controller().Tell(GetStatus{Reply<ControllerStatus>(
-        [&status](StatusOr<ControllerStatus> answer) {
+    controller().Tell(GetStatus{
+        Reply<ControllerStatus>([&status](StatusOr<ControllerStatus> answer) {
           if (answer.ok()) status = *std::move(answer);
         })});
     Settle();
@@ -110,6 +104,12 @@ class ManualPipeline {
   FakeClock clock;
 
  private:
+  bool RunOne() {
+    const size_t pick = random_() % (executors_.size() + stages_.size());
+    if (pick < executors_.size()) return executors_[pick]->RunOne();
+    auto& stage = stages_[pick - executors_.size()];
+    return stage != nullptr && stage->data_plane().Progress();
+  }
   void AddStage(int i) {
     executors_.push_back(std::make_unique<ManualExecutor>(&clock));
     stages_.push_back(MakeStage(i));
