@@ -147,8 +147,7 @@ void StageActor::Handle(ConnectStage message) {
     return;
   }
   Reply<Done> reply = std::move(message.reply);
-  session_.emplace();
-  session_->info = std::move(message);
+  session_ = Session{.info = std::move(message)};
   idle_since_ = Now();
   LogInfo("stage.connected", "stage={} epoch={} place={}/{}", options_.name,
           session_->info.session.epoch.value(), session_->info.self.value(),
