@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxStages = 1024;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
+// The controller keeps a flag and an id for each page of 16 tokens.
+constexpr int64_t kMaxKvTokens = int64_t{1} << 32;
 
 // One value of the file and where it stands.
 class Value {
@@ -237,7 +239,7 @@ Status ReadServeConfig(const Value& root, ServeConfig& config) {
        {"metrics_listen", AddressInto(&config.metrics_listen)},
        {"stages",
         [&config](const Value& v) { return ReadStages(v, config.stages); }},
-       {"kv_tokens", IntegerInto(&config.kv_tokens, 1, int64_t{1} << 40)},
+       {"kv_tokens", IntegerInto(&config.kv_tokens, 1, kMaxKvTokens)},
        {"prefill_chunk", IntegerInto(&config.prefill_chunk, 0, kMaxInt)},
        {"max_step_tokens", IntegerInto(&config.max_step_tokens, 1, kMaxInt)},
        {"max_sequences", IntegerInto(&config.max_sequences, 1, 1 << 20)},
@@ -284,6 +286,10 @@ Status CheckServeConfig(const ServeConfig& config) {
         "max_step_tokens {} is less than max_sequences {}: a step could not "
         "hold one token of each",
         config.max_step_tokens, config.max_sequences);
+  }
+  if (config.kv_tokens > kMaxKvTokens) {
+    return InvalidArgument("kv_tokens {}: at most {}", config.kv_tokens,
+                           kMaxKvTokens);
   }
   return OkStatus();
 }

@@ -83,11 +83,18 @@ TEST(ServeConfigTest, RefusesAKeyGivenTwice) {
               "plan.yaml:3: lease is given twice");
 }
 
+TEST(ServeConfigTest, BoundsTheKvPoolWhereverItWasSet) {
+  ServeConfig config;
+  config.kv_tokens = int64_t{1} << 40;
+  EXPECT_EQ(CheckServeConfig(config).code(), StatusCode::kInvalidArgument);
+}
+
 TEST(ServeConfigTest, RefusesValuesOfTheWrongKind) {
   const std::string stages = "stages: [{name: a}]\n";
   ExpectError(stages + "kv_tokens: many", "plan.yaml:2: kv_tokens");
   ExpectError(stages + "kv_tokens: 1.5", "kv_tokens");
   ExpectError(stages + "kv_tokens: [1]", "kv_tokens");
+  ExpectError(stages + "kv_tokens: 4294967297", "kv_tokens");
   ExpectError(stages + "max_sequences: 0", "expected an integer from 1");
   ExpectError(stages + "lease: 3", "lease: expected a duration");
   ExpectError(stages + "lease: -3s", "lease: expected a duration");
