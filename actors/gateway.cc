@@ -52,9 +52,7 @@ StatusOr<int64_t> MaxTokens(const GenerateCall& call, const ModelFacts& facts) {
         "generate",
         prompt, facts.context);
   }
-  if (call.max_tokens.has_value()) {
-    return std::min<int64_t>(*call.max_tokens, left);
-  }
+  if (call.max_tokens.has_value()) return *call.max_tokens;
   // No number was asked for: what the KV pool can hold is enough.
   return std::max<int64_t>(1, std::min(left, facts.kv_tokens - prompt));
 }

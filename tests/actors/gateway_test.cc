@@ -56,12 +56,13 @@ TEST(MakeRequestTest, TakesZeroTemperatureAsGreedy) {
   EXPECT_EQ(request->sampling.temperature, 0);
 }
 
-TEST(MakeRequestTest, CutsMaxTokensToTheContext) {
+// More than the context leaves is for the controller to refuse.
+TEST(MakeRequestTest, HandsOnMaxTokensAsAsked) {
   GenerateCall call = Call();
   call.max_tokens = 1000;
   StatusOr<Request> request = Make(call);
   ASSERT_THAT(request, IsOk());
-  EXPECT_EQ(request->max_tokens, 29);
+  EXPECT_EQ(request->max_tokens, 1000);
 }
 
 TEST(MakeRequestTest, AsksForNoMoreThanTheKvPoolHolds) {

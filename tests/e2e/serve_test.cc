@@ -78,6 +78,9 @@ TEST_F(EmbeddedTest, RefusesBadRequests) {
       {{"--ids", "5,283"}, "INVALID_ARGUMENT: prompt id 283 at position 1"},
       {{"--ids", ""}, "INVALID_ARGUMENT: the prompt is empty"},
       {{"--ids", "5", "--max-tokens", "0"}, "INVALID_ARGUMENT: max_tokens 0"},
+      {{"--ids", "5,6", "--max-tokens", "191"},
+       "INVALID_ARGUMENT: prompt of 2 tokens + max_tokens 191 is over the "
+       "context of 192"},
       {{"--ids", "5", "--temperature", "-1"}, "INVALID_ARGUMENT: temperature"},
       {{"--ids", "5", "--temperature", "nan"}, "INVALID_ARGUMENT: temperature"},
       {{"--ids", "5", "--top-p", "1.5"}, "INVALID_ARGUMENT: top_p"},
