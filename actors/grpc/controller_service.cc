@@ -87,23 +87,21 @@ class ControllerService : public RpcService,
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* Heartbeat(
-      grpc::CallbackServerContext* context, const v1::HeartbeatRequest* request,
-      v1::HeartbeatResponse* response) override {
+  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
+                                      const v1::HeartbeatRequest* request,
+                                      v1::HeartbeatResponse*) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    ref_.Tell(RenewLease{
-        request->name(), request->incarnation(),
-        AnswerCall<Done>(reactor, response, &NoFields<v1::HeartbeatResponse>)});
+    ref_.Tell(RenewLease{request->name(), request->incarnation(),
+                         AnswerDone(reactor)});
     return reactor;
   }
 
   grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
                                   const v1::LeaveRequest* request,
-                                  v1::LeaveResponse* response) override {
+                                  v1::LeaveResponse*) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    ref_.Tell(LeaveStage{
-        request->name(), request->incarnation(),
-        AnswerCall<Done>(reactor, response, &NoFields<v1::LeaveResponse>)});
+    ref_.Tell(LeaveStage{request->name(), request->incarnation(),
+                         AnswerDone(reactor)});
     return reactor;
   }
 
@@ -120,9 +118,6 @@ class ControllerService : public RpcService,
   }
 
  private:
-  template <typename Response>
-  static void NoFields(const Done&, Response&) {}
-
   const ControllerRef controller_;
   absl::Notification made_;
   std::unique_ptr<RegistrarActor> registrar_;  // on the executor's thread

@@ -40,4 +40,11 @@ template <typename T, typename Response>
   });
 }
 
+// The same for a response without fields.
+[[nodiscard]] inline Reply<Done> AnswerDone(grpc::ServerUnaryReactor* reactor) {
+  return Reply<Done>([reactor](const StatusOr<Done>& answer) {
+    reactor->Finish(ToGrpc(answer.status()));
+  });
+}
+
 }  // namespace baton

@@ -92,10 +92,10 @@ class StageServiceImpl : public StageService,
 
   grpc::ServerUnaryReactor* Connect(grpc::CallbackServerContext* context,
                                     const v1::ConnectRequest* request,
-                                    v1::ConnectResponse* response) override {
+                                    v1::ConnectResponse*) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     StatusOr<ConnectStage> connect = FromProto(*request);
-    Reply<Done> reply = DoneReply(reactor, response);
+    Reply<Done> reply = AnswerDone(reactor);
     baton::Status ready = CheckIncarnation(request->incarnation());
     if (ready.ok()) ready = connect.status();
     if (!ready.ok()) {
@@ -107,12 +107,11 @@ class StageServiceImpl : public StageService,
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* EndSession(
-      grpc::CallbackServerContext* context,
-      const v1::EndSessionRequest* request,
-      v1::EndSessionResponse* response) override {
+  grpc::ServerUnaryReactor* EndSession(grpc::CallbackServerContext* context,
+                                       const v1::EndSessionRequest* request,
+                                       v1::EndSessionResponse*) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    Reply<Done> reply = DoneReply(reactor, response);
+    Reply<Done> reply = AnswerDone(reactor);
     if (baton::Status ready = CheckIncarnation(request->incarnation());
         !ready.ok()) {
       reply.Send(ready);
@@ -143,12 +142,6 @@ class StageServiceImpl : public StageService,
   }
 
  private:
-  template <typename Response>
-  static Reply<Done> DoneReply(grpc::ServerUnaryReactor* reactor,
-                               Response* response) {
-    return AnswerCall<Done>(reactor, response, [](const Done&, Response&) {});
-  }
-
   StageRef Stage() const {
     absl::MutexLock lock(&mutex_);
     return stage_;
