@@ -53,10 +53,10 @@ struct GenerateCall {
   std::vector<uint32_t> stop_ids;
   bool ignore_eos = false;
 };
-// Temperature absent: 1; 0: greedy. Top-p absent: 1. max_tokens absent: what the
-// context leaves. Seed absent: `random_seed`.
-// InvalidArgument: an empty prompt, one that fills the context, ids out of
-// range, more logprobs than there are. The controller checks the rest.
+// Temperature absent: 1; 0: greedy. Top-p absent: 1. max_tokens absent: what
+// the context leaves. Seed absent: `random_seed`. InvalidArgument: an empty
+// prompt, one that fills the context, ids out of range, more logprobs than
+// there are. The controller checks the rest.
 [[nodiscard]] StatusOr<Request> MakeRequest(const GenerateCall& call,
                                             const ModelFacts& facts,
                                             std::string id,

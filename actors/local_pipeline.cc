@@ -63,8 +63,9 @@ StatusOr<std::unique_ptr<LocalStages>> LocalStages::Start(
     stage.name = options.names[i];
     stage.device = NewCpuDevice(options.threads);
     stage.kernels = &stages->kernels_;
-    stage.make_data_plane = [options, network, index](DataPlaneEvents events)
-        -> StatusOr<std::unique_ptr<DataPlane>> {
+    stage.make_data_plane =
+        [options, network, index](
+            DataPlaneEvents events) -> StatusOr<std::unique_ptr<DataPlane>> {
       std::unique_ptr<DataPlane> plane;
       if (options.transport == Transport::kInproc) {
         plane = NewInprocDataPlane(network, std::move(events));
@@ -152,8 +153,8 @@ Status ControllerHost::WaitUntilServing(absl::Duration timeout) {
 ControllerStatus ControllerHost::GetStatusNow() {
   absl::Notification done;
   ControllerStatus status;
-  ref_.Tell(GetStatus{Reply<ControllerStatus>(
-      [&](StatusOr<ControllerStatus> answer) {
+  ref_.Tell(
+      GetStatus{Reply<ControllerStatus>([&](StatusOr<ControllerStatus> answer) {
         if (answer.ok()) status = *std::move(answer);
         done.Notify();
       })});

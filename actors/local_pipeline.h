@@ -25,7 +25,7 @@ struct LocalStagesOptions {
   std::vector<std::string> names;  // of the stages, in order
   int threads = 1;                 // of each stage
   Transport transport = Transport::kInproc;
-  std::string ucx_transports;      // as UcxOptions::transports
+  std::string ucx_transports;  // as UcxOptions::transports
   // Wraps each stage's data plane (index, plane); may be empty.
   std::function<std::unique_ptr<DataPlane>(int, std::unique_ptr<DataPlane>)>
       wrap;
@@ -46,9 +46,7 @@ class LocalStages {
     return *hosts_[static_cast<size_t>(i)];
   }
   [[nodiscard]] int size() const { return static_cast<int>(hosts_.size()); }
-  [[nodiscard]] const std::vector<std::string>& names() const {
-    return names_;
-  }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
  private:
   LocalStages() = default;

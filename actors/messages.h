@@ -23,8 +23,8 @@ namespace baton {
 
 // What a stage loads. A stage that holds exactly this already answers at once.
 struct StageSpec {
-  std::string checkpoint;  // directory on the stage's host
-  std::string config;      // text of the controller's config.json
+  std::string checkpoint;    // directory on the stage's host
+  std::string config;        // text of the controller's config.json
   uint64_t random_seed = 0;  // not 0: random weights, no checkpoint files
   std::vector<UnrolledRange> ranges;  // one per pass
   DType dtype = DType::kBF16;
@@ -116,10 +116,10 @@ struct AbortRequest {
 };
 
 enum class ControllerState {
-  kWaiting,     // for stages to join
-  kLoading,     // weights, then connections
+  kWaiting,  // for stages to join
+  kLoading,  // weights, then connections
   kServing,
-  kDraining,    // finishes what runs, takes nothing new
+  kDraining,  // finishes what runs, takes nothing new
   kStopped,
 };
 [[nodiscard]] std::string_view Name(ControllerState state);

@@ -84,8 +84,7 @@ StatusOr<Speed> Measure(const ControllerRef& controller, const Flags& flags,
           (static_cast<int64_t>(i) * 131 + p * 17) % vocab));
     }
     submit.request.max_tokens = flags.tokens;
-    submit.sink =
-        std::make_unique<TimingSink>(&times[i], &statuses[i], &done);
+    submit.sink = std::make_unique<TimingSink>(&times[i], &statuses[i], &done);
     controller.Tell(std::move(submit));
   }
   done.Wait();
@@ -98,14 +97,13 @@ StatusOr<Speed> Measure(const ControllerRef& controller, const Flags& flags,
   }
   int64_t tokens = 0;
   for (const std::vector<absl::Time>& request : times) {
-    tokens += std::count_if(
-        request.begin(), request.end(),
-        [&](absl::Time t) { return t > first && t <= last; });
+    tokens += std::count_if(request.begin(), request.end(), [&](absl::Time t) {
+      return t > first && t <= last;
+    });
   }
   Speed speed;
-  speed.prompt_tokens_per_s =
-      static_cast<double>(batch * flags.prompt) /
-      absl::ToDoubleSeconds(first - start);
+  speed.prompt_tokens_per_s = static_cast<double>(batch * flags.prompt) /
+                              absl::ToDoubleSeconds(first - start);
   speed.decode_tokens_per_s =
       static_cast<double>(tokens) / absl::ToDoubleSeconds(last - first);
   return speed;
@@ -152,10 +150,10 @@ class Bench {
       for (Contestant& c : contestants_) {
         const double before = probe.Run(pool);
         BATON_ASSIGN_OR_RETURN(
-            Speed speed, Measure(c.controller->ref(), flags_, model_.info.vocab,
-                                 c.batch));
-        const double rate = static_cast<double>(probe.bytes()) * 2 /
-                            (before + probe.Run(pool));
+            Speed speed,
+            Measure(c.controller->ref(), flags_, model_.info.vocab, c.batch));
+        const double rate =
+            static_cast<double>(probe.bytes()) * 2 / (before + probe.Run(pool));
         probe_.push_back(rate);
         c.prompt.push_back(speed.prompt_tokens_per_s);
         c.decode.push_back(speed.decode_tokens_per_s);
@@ -184,10 +182,9 @@ class Bench {
     std::vector<StageConfig> names = NumberedStages(stages);
     for (const StageConfig& stage : names) options.names.push_back(stage.name);
     options.threads = flags_.threads;
-    BATON_ASSIGN_OR_RETURN(options.transport,
-                           ParseTransport(flags_.transport));
-    const RouteKind route = flags_.route == "unrolled" ? RouteKind::kUnrolled
-                                                       : RouteKind::kRing;
+    BATON_ASSIGN_OR_RETURN(options.transport, ParseTransport(flags_.transport));
+    const RouteKind route =
+        flags_.route == "unrolled" ? RouteKind::kUnrolled : RouteKind::kRing;
     ControllerOptions controller;
     BATON_ASSIGN_OR_RETURN(controller.placement,
                            PlaceStages(model_.info, bytes_, route, names));
@@ -197,8 +194,8 @@ class Bench {
     controller.random_seed = flags_.random_weights ? 1 : 0;
     controller.dtype = dtype;
     controller.scheduler.slots = 0;
-    const int most = *std::max_element(flags_.batches.begin(),
-                                       flags_.batches.end());
+    const int most =
+        *std::max_element(flags_.batches.begin(), flags_.batches.end());
     controller.scheduler.kv_pages =
         most * ((flags_.prompt + flags_.tokens) / kPageTokens + 2);
     const int64_t resident = ProcessMemory("VmRSS");
@@ -238,12 +235,13 @@ class Bench {
     const int64_t peak = ProcessMemory("VmHWM") - resident;
     const double allowed = static_cast<double>(total.weights) * 1.1 +
                            static_cast<double>(total.kv) + 100e6 * stages;
-    std::printf("%d stage(s): weights %s in %.2f s (%.2f GB/s), KV %s, peak "
-                "resident %s, %.2f of weights x 1.1 + KV + 100 MB a stage\n",
-                stages, HumanBytes(total.weights).c_str(), seconds,
-                static_cast<double>(total.weights) / 1e9 / seconds,
-                HumanBytes(total.kv).c_str(), HumanBytes(peak).c_str(),
-                static_cast<double>(peak) / allowed);
+    std::printf(
+        "%d stage(s): weights %s in %.2f s (%.2f GB/s), KV %s, peak "
+        "resident %s, %.2f of weights x 1.1 + KV + 100 MB a stage\n",
+        stages, HumanBytes(total.weights).c_str(), seconds,
+        static_cast<double>(total.weights) / 1e9 / seconds,
+        HumanBytes(total.kv).c_str(), HumanBytes(peak).c_str(),
+        static_cast<double>(peak) / allowed);
     load_.push_back({{"stages", stages},
                      {"weight_bytes", total.weights},
                      {"kv_bytes", total.kv},
@@ -261,8 +259,7 @@ class Bench {
       const double decode = Median(c.decode);
       std::printf("%7d %6d %16.1f %16.2f %12.2f %14.3f\n", c.stages, c.batch,
                   Median(c.prompt), decode,
-                  StepBytes() * decode / c.batch / 1e9,
-                  Median(c.decode_share));
+                  StepBytes() * decode / c.batch / 1e9, Median(c.decode_share));
     }
     for (const auto& [name, ratio] : Ratios()) {
       std::printf("%s: %.3f\n", name.c_str(), ratio);

@@ -100,8 +100,8 @@ void ScoreCase(const GoldenCase& golden, const Completion& run, DType dtype,
   for (const SampleResult& r : run.prompt) rows.push_back(&r);
   if (!run.tokens.empty()) rows.push_back(&run.tokens.front());
   if (rows.size() != golden.top.size()) {
-    score.complaints.push_back(fmt::format(
-        "{} prompt positions, golden has {}", rows.size(), golden.top.size()));
+    score.complaints.push_back(fmt::format("{} prompt positions, golden has {}",
+                                           rows.size(), golden.top.size()));
     return;
   }
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -121,16 +121,16 @@ void ScoreCase(const GoldenCase& golden, const Completion& run, DType dtype,
   }
   const double border = dtype == DType::kF32 ? kMarginF32 : kMarginBf16;
   for (size_t i = 0; i < golden.greedy.size(); ++i) {
-    const bool equal = i < run.tokens.size() &&
-                       run.tokens[i].token == golden.greedy[i].token;
+    const bool equal =
+        i < run.tokens.size() && run.tokens[i].token == golden.greedy[i].token;
     // Past a near-tie that went the other way the texts differ by right.
     if (golden.margin[i] < border && (dtype == DType::kBF16 || !equal)) return;
     ++score.greedy_total;
     if (!equal) {
-      score.complaints.push_back(fmt::format(
-          "greedy token {}: {} instead of {} (margin {:.4f})", i,
-          i < run.tokens.size() ? run.tokens[i].token : -1,
-          golden.greedy[i].token, golden.margin[i]));
+      score.complaints.push_back(
+          fmt::format("greedy token {}: {} instead of {} (margin {:.4f})", i,
+                      i < run.tokens.size() ? run.tokens[i].token : -1,
+                      golden.greedy[i].token, golden.margin[i]));
       return;
     }
     ++score.greedy_equal;

@@ -33,9 +33,9 @@ struct GoldenCase {
 struct GoldenScore {
   double max_error = 0;
   double sum_error = 0;
-  int64_t compared = 0;       // logprobs
-  int64_t greedy_equal = 0;   // tokens
-  int64_t greedy_total = 0;   // tokens that had to be equal
+  int64_t compared = 0;      // logprobs
+  int64_t greedy_equal = 0;  // tokens
+  int64_t greedy_total = 0;  // tokens that had to be equal
   std::vector<std::string> complaints;
 
   [[nodiscard]] double mean_error() const {

@@ -37,9 +37,9 @@ class CanaryPlane : public DataPlane {
   explicit CanaryPlane(std::unique_ptr<DataPlane> inner)
       : inner_(std::move(inner)) {}
   std::string Address() const override { return inner_->Address(); }
-  Status Connect(const SessionInfo& session, StageId self,
-                 const std::vector<std::pair<StageId, std::string>>& peers)
-      override {
+  Status Connect(
+      const SessionInfo& session, StageId self,
+      const std::vector<std::pair<StageId, std::string>>& peers) override {
     armed_ = true;
     return inner_->Connect(session, self, peers);
   }
@@ -76,8 +76,8 @@ std::string Difference(const Completion& a, const Completion& b) {
     for (size_t i = 0; i < x.size(); ++i) {
       if (x[i] == y[i]) continue;
       if (x[i].token != y[i].token) {
-        return fmt::format("{} {}: token {} instead of {}", what, i,
-                           y[i].token, x[i].token);
+        return fmt::format("{} {}: token {} instead of {}", what, i, y[i].token,
+                           x[i].token);
       }
       return fmt::format("{} {}: logprob off by {:.3g}, logits differ", what, i,
                          y[i].logprob - x[i].logprob);
@@ -137,8 +137,8 @@ class Parity {
         OpenedModel model,
         OpenModel(flags_.checkpoint, dtype, WeightsCheck::kStrict));
     const DecoderBytes bytes = CountBytes(model.info, model.tensors, dtype);
-    const RouteKind route = flags_.route == "ring" ? RouteKind::kRing
-                                                   : RouteKind::kUnrolled;
+    const RouteKind route =
+        flags_.route == "ring" ? RouteKind::kRing : RouteKind::kUnrolled;
     BATON_ASSIGN_OR_RETURN(std::vector<Placement> placements,
                            ParityPlacements(model, bytes, route, flags_.pp));
     cases_ = ParityRequests(model, golden_, flags_.max_tokens);
@@ -185,12 +185,10 @@ class Parity {
   }
 
   Status ScoreRounded(DType dtype, GoldenScore& score) {
-    BATON_ASSIGN_OR_RETURN(
-        const Bf16RopeCopy copy,
-        Bf16RopeCopy::Make(flags_.checkpoint));
-    BATON_ASSIGN_OR_RETURN(
-        OpenedModel model,
-        OpenModel(copy.directory(), dtype, WeightsCheck::kStrict));
+    BATON_ASSIGN_OR_RETURN(const Bf16RopeCopy copy,
+                           Bf16RopeCopy::Make(flags_.checkpoint));
+    BATON_ASSIGN_OR_RETURN(OpenedModel model, OpenModel(copy.directory(), dtype,
+                                                        WeightsCheck::kStrict));
     BATON_ASSIGN_OR_RETURN(std::vector<Completion> runs,
                            RunAlone(model, dtype, flags_.threads, cases_));
     for (size_t i = 0; i < golden_.size(); ++i) {
@@ -199,15 +197,15 @@ class Parity {
     return OkStatus();
   }
 
-  static void Report(const GoldenScore& score, DType dtype,
-                     const char* how) {
-    std::printf("golden %s, %s: max |dlogprob| %.3g, mean %.3g over %lld, "
-                "greedy %lld/%lld: %s\n",
-                std::string(Name(dtype)).c_str(), how, score.max_error,
-                score.mean_error(), static_cast<long long>(score.compared),
-                static_cast<long long>(score.greedy_equal),
-                static_cast<long long>(score.greedy_total),
-                score.Holds(dtype) ? "holds" : "does not hold");
+  static void Report(const GoldenScore& score, DType dtype, const char* how) {
+    std::printf(
+        "golden %s, %s: max |dlogprob| %.3g, mean %.3g over %lld, "
+        "greedy %lld/%lld: %s\n",
+        std::string(Name(dtype)).c_str(), how, score.max_error,
+        score.mean_error(), static_cast<long long>(score.compared),
+        static_cast<long long>(score.greedy_equal),
+        static_cast<long long>(score.greedy_total),
+        score.Holds(dtype) ? "holds" : "does not hold");
     for (const std::string& complaint : score.complaints) {
       std::printf("  %s\n", complaint.c_str());
     }
@@ -233,20 +231,21 @@ class Parity {
     options.transport = transport;
     options.ucx_transports = flags_.ucx_transports;
     if (flags_.canary) {
-      options.wrap = [](int index, std::unique_ptr<DataPlane> plane)
-          -> std::unique_ptr<DataPlane> {
+      options.wrap =
+          [](int index,
+             std::unique_ptr<DataPlane> plane) -> std::unique_ptr<DataPlane> {
         if (index != 0) return plane;
         return std::make_unique<CanaryPlane>(std::move(plane));
       };
     }
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<LocalStages> stages,
                            LocalStages::Start(options));
-    const int most = *std::max_element(flags_.batches.begin(),
-                                       flags_.batches.end());
+    const int most =
+        *std::max_element(flags_.batches.begin(), flags_.batches.end());
     for (int chunk : flags_.chunks) {
-      ControllerHost controller(
-          ParityController(model, placement, dtype, chunk, KvTokensFor(cases_, most)),
-          stages.get());
+      ControllerHost controller(ParityController(model, placement, dtype, chunk,
+                                                 KvTokensFor(cases_, most)),
+                                stages.get());
       BATON_RETURN_IF_ERROR(controller.WaitUntilServing(absl::Minutes(10)));
       for (int batch : flags_.batches) {
         std::string difference;
@@ -277,10 +276,10 @@ class Parity {
                 int chunk, int batch, const std::string& difference) {
     ++rows_;
     if (difference.empty()) ++identical_;
-    const std::string row = fmt::format(
-        "{} route={} dtype={} transport={} chunk={} batch={}",
-        CutName(placement), flags_.route, Name(dtype), Name(transport), chunk,
-        batch);
+    const std::string row =
+        fmt::format("{} route={} dtype={} transport={} chunk={} batch={}",
+                    CutName(placement), flags_.route, Name(dtype),
+                    Name(transport), chunk, batch);
     std::printf("%-72s %s\n", row.c_str(),
                 difference.empty() ? "identical" : difference.c_str());
     std::fflush(stdout);
@@ -290,8 +289,7 @@ class Parity {
     std::printf("parity: %d rows, %d identical", rows_, identical_);
     if (!golden_.empty()) {
       std::printf("; golden: max |dlogprob| %.3g, greedy %lld/%lld%s",
-                  max_error_.value_or(0),
-                  static_cast<long long>(greedy_equal_),
+                  max_error_.value_or(0), static_cast<long long>(greedy_equal_),
                   static_cast<long long>(greedy_total_),
                   golden_holds_ ? "" : ", out of tolerance");
     }

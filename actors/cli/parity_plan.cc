@@ -18,9 +18,9 @@ std::vector<StageConfig> Stages(size_t count) {
 }  // namespace
 
 StatusOr<std::vector<Placement>> ParityPlacements(const OpenedModel& model,
-                                            const DecoderBytes& bytes,
-                                            RouteKind route,
-                                            const std::string& pp) {
+                                                  const DecoderBytes& bytes,
+                                                  RouteKind route,
+                                                  const std::string& pp) {
   const int layers = route == RouteKind::kRing ? model.info.num_layers
                                                : model.info.unrolled_layers();
   std::vector<std::vector<StageConfig>> wanted;
@@ -68,8 +68,8 @@ std::string CutName(const Placement& placement) {
 }
 
 std::vector<Request> ParityRequests(const OpenedModel& model,
-                                  const std::vector<GoldenCase>& golden,
-                                  int max_tokens) {
+                                    const std::vector<GoldenCase>& golden,
+                                    int max_tokens) {
   std::vector<Request> requests;
   auto add = [&](std::vector<int32_t> prompt, int64_t tokens) {
     Request r;
@@ -90,9 +90,8 @@ std::vector<Request> ParityRequests(const OpenedModel& model,
     std::vector<int32_t> prompt;
     for (int i = 0; i < length; ++i) {
       state = state * 6364136223846793005u + 1442695040888963407u;
-      prompt.push_back(
-          static_cast<int32_t>((state >> 33) %
-                               static_cast<uint64_t>(model.info.vocab)));
+      prompt.push_back(static_cast<int32_t>(
+          (state >> 33) % static_cast<uint64_t>(model.info.vocab)));
     }
     add(std::move(prompt), 32);
   }
@@ -100,14 +99,15 @@ std::vector<Request> ParityRequests(const OpenedModel& model,
 }
 
 std::vector<Request> BatchMates(const std::vector<Request>& cases, size_t i,
-                           int count) {
+                                int count) {
   std::vector<Request> mates;
   for (int k = 0; k < count; ++k) {
     Request mate = cases[(i + 1 + static_cast<size_t>(k)) % cases.size()];
     mate.id = fmt::format("mate-{}", k);
-    std::rotate(mate.prompt.begin(),
-                mate.prompt.begin() + (k % static_cast<int>(mate.prompt.size())),
-                mate.prompt.end());
+    std::rotate(
+        mate.prompt.begin(),
+        mate.prompt.begin() + (k % static_cast<int>(mate.prompt.size())),
+        mate.prompt.end());
     mate.max_tokens = std::max<int64_t>(1, mate.max_tokens - 5 * k);
     mate.sampling = {};
     mate.sampling.temperature = 0.8F;
@@ -118,8 +118,8 @@ std::vector<Request> BatchMates(const std::vector<Request>& cases, size_t i,
 }
 
 ControllerOptions ParityController(const OpenedModel& model,
-                                 const Placement& placement, DType dtype,
-                                 int chunk, int64_t kv_tokens) {
+                                   const Placement& placement, DType dtype,
+                                   int chunk, int64_t kv_tokens) {
   ControllerOptions options;
   options.placement = placement;
   options.decoder = model.info;
@@ -135,8 +135,8 @@ ControllerOptions ParityController(const OpenedModel& model,
 int64_t KvTokensFor(const std::vector<Request>& cases, int batch) {
   int64_t longest = 0;
   for (const Request& r : cases) {
-    longest = std::max(longest,
-                       static_cast<int64_t>(r.prompt.size()) + r.max_tokens);
+    longest =
+        std::max(longest, static_cast<int64_t>(r.prompt.size()) + r.max_tokens);
   }
   return (longest + kPageTokens) * batch;
 }

@@ -26,12 +26,11 @@ namespace baton {
     int max_tokens);
 
 // `count` sequences beside case `i`: other prompts, sampled, of other lengths.
-[[nodiscard]] std::vector<Request> BatchMates(
-    const std::vector<Request>& cases, size_t i, int count);
+[[nodiscard]] std::vector<Request> BatchMates(const std::vector<Request>& cases,
+                                              size_t i, int count);
 
 // KV tokens that `batch` of the cases need at most.
-[[nodiscard]] int64_t KvTokensFor(const std::vector<Request>& cases,
-                                  int batch);
+[[nodiscard]] int64_t KvTokensFor(const std::vector<Request>& cases, int batch);
 
 [[nodiscard]] ControllerOptions ParityController(const OpenedModel& model,
                                                  const Placement& placement,

@@ -69,9 +69,8 @@ void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
   if constexpr (kLanes == 8) all = Vec::Add(all, lanes[16 / kLanes - 1]);
   const float mean = Vec::SumLanes(all) / static_cast<float>(n);
   const F scale = Vec::Set(1.0f / Vec::Sqrt(mean + eps));
-  Map(x, weight, out, n, [&](F v, F w) {
-    return Vec::Mul(w, Vec::Mul(v, scale));
-  });
+  Map(x, weight, out, n,
+      [&](F v, F w) { return Vec::Mul(w, Vec::Mul(v, scale)); });
 }
 
 template <typename T>

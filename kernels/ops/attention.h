@@ -50,8 +50,9 @@ struct KvPages {
 };
 
 // Rotates the first `inv_freq.size() * 2` dims of each head, half-split:
-// pairs (i, i + R/2), angle = position * inv_freq[i] as an fp32 product; cos and
-// sin times `amplitude` and the rotation are in fp32, rounded once at the end.
+// pairs (i, i + R/2), angle = position * inv_freq[i] as an fp32 product; cos
+// and sin times `amplitude` and the rotation are in fp32, rounded once at the
+// end.
 struct Rope {
   static constexpr std::string_view kName = "rope";
   struct Args {

@@ -25,14 +25,14 @@ class Id {
   Rep value_ = 0;
 };
 
-using StageId = Id<struct StageTag, int>;          // place in the pipeline
-using LayerIndex = Id<struct LayerTag, int>;       // physical layer
-using UnrolledLayer = Id<struct UnrolledTag, int>; // loop * num_layers + layer
+using StageId = Id<struct StageTag, int>;           // place in the pipeline
+using LayerIndex = Id<struct LayerTag, int>;        // physical layer
+using UnrolledLayer = Id<struct UnrolledTag, int>;  // loop * num_layers + layer
 using SequenceId = Id<struct SequenceTag, uint64_t>;
-using StepId = Id<struct StepTag, uint64_t>;       // numbered by the controller
-using RoundId = Id<struct RoundTag, uint64_t>;     // steps issued together
-using Epoch = Id<struct EpochTag, uint64_t>;       // lifetime of a placement
-using PageId = int32_t;                            // index into every KV pool
+using StepId = Id<struct StepTag, uint64_t>;    // numbered by the controller
+using RoundId = Id<struct RoundTag, uint64_t>;  // steps issued together
+using Epoch = Id<struct EpochTag, uint64_t>;    // lifetime of a placement
+using PageId = int32_t;                         // index into every KV pool
 
 }  // namespace baton
 

@@ -40,8 +40,8 @@ Node& GetNode() {
 
 spdlog::logger& Logger() {
   static auto* logger = [] {
-    auto* made = new std::shared_ptr<spdlog::logger>(
-        spdlog::stderr_color_mt("baton"));
+    auto* made =
+        new std::shared_ptr<spdlog::logger>(spdlog::stderr_color_mt("baton"));
     (*made)->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
     (*made)->flush_on(spdlog::level::info);
     return made;
@@ -51,9 +51,7 @@ spdlog::logger& Logger() {
 
 }  // namespace
 
-bool LogEnabled(LogLevel level) {
-  return Logger().should_log(ToSpdlog(level));
-}
+bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
 
 void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
 

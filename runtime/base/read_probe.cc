@@ -22,8 +22,8 @@ __attribute__((target("avx512f"))) uint64_t ReadAvx512(const std::byte* data) {
   __m512i sum[4] = {};
   for (int64_t i = 0; i < kChunk / 4; i += 64) {
     for (int64_t s = 0; s < 4; ++s) {
-      sum[s] = _mm512_add_epi64(
-          sum[s], _mm512_load_si512(data + s * (kChunk / 4) + i));
+      sum[s] = _mm512_add_epi64(sum[s],
+                                _mm512_load_si512(data + s * (kChunk / 4) + i));
     }
   }
   uint64_t lanes[8];
@@ -67,8 +67,7 @@ double ReadProbe::Run(ThreadPool& pool) const {
       asm volatile("" : : "r"(sum));
     }
   });
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                       start)
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
       .count();
 }
 

@@ -15,7 +15,7 @@ struct TokenLogprob {
 
 struct SampleResult {
   int32_t token = 0;
-  float logprob = 0;  // of `token`, before temperature and filters
+  float logprob = 0;              // of `token`, before temperature and filters
   std::vector<TokenLogprob> top;  // best first; ties to the lowest id
   uint64_t digest = 0;            // FNV-1a over the row's bits, if asked for
   friend bool operator==(const SampleResult&, const SampleResult&) = default;

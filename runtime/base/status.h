@@ -103,18 +103,17 @@ template <typename... Args>
 
 }  // namespace baton
 
-#define BATON_RETURN_IF_ERROR(expression)                    \
-  do {                                                       \
-    if (::absl::Status baton_status_ = (expression);         \
-        !baton_status_.ok()) {                               \
-      return baton_status_;                                  \
-    }                                                        \
+#define BATON_RETURN_IF_ERROR(expression)                                   \
+  do {                                                                      \
+    if (::absl::Status baton_status_ = (expression); !baton_status_.ok()) { \
+      return baton_status_;                                                 \
+    }                                                                       \
   } while (false)
 
 #define BATON_CONCAT_INNER(a, b) a##b
 #define BATON_CONCAT(a, b) BATON_CONCAT_INNER(a, b)
 
-#define BATON_ASSIGN_OR_RETURN(left, expression) \
+#define BATON_ASSIGN_OR_RETURN(left, expression)                       \
   BATON_ASSIGN_OR_RETURN_IMPL(BATON_CONCAT(baton_or_, __LINE__), left, \
                               expression)
 #define BATON_ASSIGN_OR_RETURN_IMPL(tmp, left, expression) \

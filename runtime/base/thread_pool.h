@@ -27,7 +27,8 @@ class ThreadPool {
   // [0, count); worker is in [0, threads()). Returns when all are done.
   template <typename Body>
   void ParallelFor(int64_t count, int64_t grain, const Body& body) {
-    Run(count, grain,
+    Run(
+        count, grain,
         [](const void* context, int64_t begin, int64_t end, int worker) {
           (*static_cast<const Body*>(context))(begin, end, worker);
         },

@@ -20,9 +20,9 @@ StatusOr<KvCache> KvCache::Create(Device& device, const KvShape& shape,
   for (int slot = 0; slot < slots; ++slot) {
     auto pool = device.Allocate(pages * shape.PageBytes());
     if (!pool.ok()) {
-      return ResourceExhausted(
-          "KV pool of {} pages x {} layers ({} bytes): {}", pages, slots,
-          pages * slots * shape.PageBytes(), Message(pool.status()));
+      return ResourceExhausted("KV pool of {} pages x {} layers ({} bytes): {}",
+                               pages, slots, pages * slots * shape.PageBytes(),
+                               Message(pool.status()));
     }
     cache.pools_.push_back(*std::move(pool));
   }

@@ -27,8 +27,8 @@ class KvCache {
  public:
   // `slots`: unrolled layers held. ResourceExhausted: no memory.
   [[nodiscard]] static StatusOr<KvCache> Create(Device& device,
-                                                const KvShape& shape,
-                                                int slots, int64_t pages);
+                                                const KvShape& shape, int slots,
+                                                int64_t pages);
 
   [[nodiscard]] const KvShape& shape() const { return shape_; }
   [[nodiscard]] int slots() const { return static_cast<int>(pools_.size()); }

@@ -52,8 +52,8 @@ Status CheckRequest(const Request& request, const RequestLimits& limits) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (request.max_tokens > limits.max_positions - prompt) {
     return InvalidArgument(
-        "prompt of {} tokens + max_tokens {} is over the context of {}",
-        prompt, request.max_tokens, limits.max_positions);
+        "prompt of {} tokens + max_tokens {} is over the context of {}", prompt,
+        request.max_tokens, limits.max_positions);
   }
   BATON_RETURN_IF_ERROR(CheckSampling(request.sampling));
   if (prompt + request.max_tokens > limits.kv_tokens) {

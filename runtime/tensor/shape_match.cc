@@ -29,10 +29,9 @@ ShapeMatch& ShapeMatch::Match(std::string_view name, ConstView view,
       BATON_CHECK(count_ < kMaxBindings);
       bindings_[count_++] = {size, have};
     } else if (want != have) {
-      status_ =
-          InvalidArgument("{}: {} has shape {}, expected {}={} at dim {}",
-                          what_, name, ToString(view.shape()), size, want,
-                          i - 1);
+      status_ = InvalidArgument("{}: {} has shape {}, expected {}={} at dim {}",
+                                what_, name, ToString(view.shape()), size, want,
+                                i - 1);
       return *this;
     }
   }

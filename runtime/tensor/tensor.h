@@ -67,7 +67,9 @@ class BasicView {
   // Columns [begin, end) of a rank-2 view.
   [[nodiscard]] BasicView Columns(int64_t begin, int64_t end) const {
     BATON_CHECK(shape_.rank() == 2);
-    return {data_ + begin * SizeOf(dtype_), dtype_, {shape_[0], end - begin},
+    return {data_ + begin * SizeOf(dtype_),
+            dtype_,
+            {shape_[0], end - begin},
             row_stride_};
   }
   // Splits the inner dim of a rank-2 view: [rows, heads, dim].

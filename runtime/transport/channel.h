@@ -3,9 +3,9 @@
 // sends packets to named peers and delivers what peers sent. Back ends:
 // in-process (inproc_channel.h) and UCX (ucx_channel.h).
 //
-// Lifecycle: Create -> address() -> Connect(peers) -> Send/Progress* -> destroy.
-// Owner thread: the stage actor's; every method but Address() and Interrupt()
-// is called from it, and Progress() calls the handler on it.
+// Lifecycle: Create -> address() -> Connect(peers) -> Send/Progress* ->
+// destroy. Owner thread: the stage actor's; every method but Address() and
+// Interrupt() is called from it, and Progress() calls the handler on it.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +49,9 @@ struct Packet {
 // One placement's secrets and limits, the same on every stage.
 struct SessionInfo {
   Epoch epoch;
-  uint64_t key = 0;           // random per placement
+  uint64_t key = 0;  // random per placement
   int64_t max_packet_bytes = 0;
-  int credits = 8;            // unconsumed packets a sender may have per peer
+  int credits = 8;  // unconsumed packets a sender may have per peer
 };
 
 // Dropped packets, by reason. Never reset.
@@ -85,9 +85,9 @@ class DataPlane {
   // Packets of other sessions are dropped and counted from now on; whatever was
   // pending of an earlier session is discarded. Unavailable: a peer cannot be
   // reached.
-  virtual Status Connect(const SessionInfo& session, StageId self,
-                         const std::vector<std::pair<StageId, std::string>>&
-                             peers) = 0;
+  virtual Status Connect(
+      const SessionInfo& session, StageId self,
+      const std::vector<std::pair<StageId, std::string>>& peers) = 0;
 
   // Queues a packet; the tensor is kept until it has left. Without a credit it
   // waits in a queue bounded by what the caller has steps for. Unavailable: the

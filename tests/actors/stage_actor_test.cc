@@ -73,8 +73,8 @@ class StageActorTest : public ::testing::Test {
   template <typename M>
   Status Ask(M message) {
     Status status(StatusCode::kUnknown, "no answer");
-    message.reply = decltype(message.reply)(
-        [&](auto answer) { status = answer.status(); });
+    message.reply =
+        decltype(message.reply)([&](auto answer) { status = answer.status(); });
     actor_->ref().Tell(std::move(message));
     Settle();
     return status;
@@ -225,8 +225,12 @@ TEST_F(StageActorTest, RefusesADescriptorThatDoesNotFit) {
       [](Round& r) { r.steps[0].sequences[0].new_pages = {8}; },
       [](Round& r) { r.steps[0].sequences[0].new_pages = {-1}; },
       [](Round& r) { r.steps[0].sequences[0].new_pages.clear(); },
-      [](Round& r) { r.steps[0].sequences[0].targets = {1, 2, 3}; },
-      [](Round& r) { r.steps[0].sequences[0].targets = {1, -2}; },
+      [](Round& r) {
+        r.steps[0].sequences[0].targets = {1, 2, 3};
+      },
+      [](Round& r) {
+        r.steps[0].sequences[0].targets = {1, -2};
+      },
       [](Round& r) {
         r.steps[0].sequences[0].rows = 7;
         r.steps[0].sequences[0].ids.assign(7, 1);

@@ -224,8 +224,7 @@ TEST(SchedulerTest, RefusesAFullQueueAndAnIdInUse) {
   o.max_queue = 1;
   Scheduler s(o);
   ASSERT_TRUE(s.Add(MakeRequest("a", 2, 2)).ok());
-  EXPECT_EQ(s.Add(MakeRequest("a", 2, 2)).code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(s.Add(MakeRequest("a", 2, 2)).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(s.Add(MakeRequest("b", 2, 2)).code(),
             StatusCode::kResourceExhausted);
 }
@@ -303,8 +302,7 @@ TEST_P(SchedulerPropertyTest, EveryRequestGetsItsTokensAndAllPagesComeBack) {
         if (e.token) got[e.request].push_back(e.token->token);
         if (e.finished) {
           const Request& r = live.at(e.request);
-          ASSERT_EQ(got[e.request].size(),
-                    static_cast<size_t>(r.max_tokens));
+          ASSERT_EQ(got[e.request].size(), static_cast<size_t>(r.max_tokens));
           for (size_t i = 0; i < got[e.request].size(); ++i) {
             ASSERT_EQ(got[e.request][i],
                       static_cast<int32_t>((r.prompt.size() + i) * 7 % 50));
