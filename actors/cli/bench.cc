@@ -32,6 +32,7 @@ struct Flags {
   int tokens = 32;
   int threads = 1;
   int rounds = 5;
+  int micro_batches = 0;  // 0: as many as stages
   std::string dtype = "bf16";
   std::string route = "ring";
   std::string transport = "inproc";
@@ -193,7 +194,7 @@ class Bench {
     controller.config = model_.config_text;
     controller.random_seed = flags_.random_weights ? 1 : 0;
     controller.dtype = dtype;
-    controller.scheduler.slots = 0;
+    controller.scheduler.slots = flags_.micro_batches;
     const int most =
         *std::max_element(flags_.batches.begin(), flags_.batches.end());
     controller.scheduler.kv_pages =
@@ -294,6 +295,7 @@ class Bench {
     json["threads"] = flags_.threads;
     json["transport"] = flags_.transport;
     json["dtype"] = flags_.dtype;
+    json["micro_batches"] = flags_.micro_batches;
     json["probe_bytes_per_s"] = probe_;
     json["load"] = load_;
     for (const Contestant& c : contestants_) {
@@ -342,6 +344,9 @@ void AddBench(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(2, 1 << 20));
   sub->add_option("--threads", flags->threads, "threads of each stage")
       ->check(CLI::Range(1, 1024));
+  sub->add_option("--micro-batches", flags->micro_batches,
+                  "slots that share the sequences; 0: as many as stages")
+      ->check(CLI::Range(0, 64));
   sub->add_option("--rounds", flags->rounds, "turns of each contestant")
       ->check(positive);
   sub->add_option("--dtype", flags->dtype, "bf16 or f32")
