@@ -115,14 +115,17 @@ void StageActor::Handle(LoadStage message) {
   StatusOr<StageLoaded> loaded = load();
   if (loaded.ok()) {
     spec_ = std::move(message.spec);
-    LogInfo(
-        "stage.loaded",
-        "stage={} layers=[{},{}) weight_bytes={} kv_bytes={} seconds={:.2f} "
-        "gb_per_s={:.2f}",
-        options_.name, spec_->ranges.front().begin, spec_->ranges.back().end,
-        loaded->weight_bytes, loaded->kv_bytes, loaded->seconds,
-        static_cast<double>(loaded->weight_bytes) / 1e9 /
-            std::max(loaded->seconds, 1e-9));
+    std::string layers;  // pass by pass
+    for (const UnrolledRange& range : spec_->ranges) {
+      layers += fmt::format("[{},{})", range.begin, range.end);
+    }
+    LogInfo("stage.loaded",
+            "stage={} layers={} weight_bytes={} kv_bytes={} seconds={:.2f} "
+            "gb_per_s={:.2f}",
+            options_.name, layers, loaded->weight_bytes, loaded->kv_bytes,
+            loaded->seconds,
+            static_cast<double>(loaded->weight_bytes) / 1e9 /
+                std::max(loaded->seconds, 1e-9));
   }
   message.reply.Send(std::move(loaded));
 }
