@@ -7,7 +7,6 @@
 #include <random>
 #include <utility>
 
-#include "kernels/ops/attention.h"
 #include "runtime/config/model_config.h"
 
 namespace baton {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/local_pipeline.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "runtime/weights/file.h"
 
 namespace baton {
 namespace {
@@ -189,11 +187,8 @@ StatusOr<OpenedModel> OpenModel(const std::string& directory, DType dtype,
                                 WeightsCheck check) {
   OpenedModel model;
   model.directory = directory;
-  std::ifstream file(directory + "/config.json");
-  if (!file) return NotFound("no config.json in {}", directory);
-  std::stringstream text;
-  text << file.rdbuf();
-  model.config_text = text.str();
+  BATON_ASSIGN_OR_RETURN(model.config_text,
+                         ReadFile(directory + "/config.json"));
   BATON_ASSIGN_OR_RETURN(
       ModelConfig config,
       ModelConfig::Parse(model.config_text, directory + "/config.json"));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "kernels/ops/attention.h"
 #include "kernels/ops/matmul.h"
 
 namespace baton {

@@ -2,23 +2,14 @@
 #include "actors/stage_actor.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "runtime/base/log.h"
+#include "runtime/weights/file.h"
 
 namespace baton {
 namespace {
 
 constexpr absl::Duration kCheckPeriod = absl::Milliseconds(250);
-
-StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return NotFound("cannot read {}", path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // The weights a spec names, after a check that this host's checkpoint is the
 // controller's.
@@ -27,7 +18,7 @@ StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const StageSpec& spec,
                                                     const Decoder& decoder) {
   if (spec.random_seed != 0) return NewRandomWeights(spec.random_seed);
   BATON_ASSIGN_OR_RETURN(std::string text,
-                         ReadText(spec.checkpoint + "/config.json"));
+                         ReadFile(spec.checkpoint + "/config.json"));
   if (text != spec.config) {
     return FailedPrecondition(
         "{}/config.json is not the controller's: the hosts hold different "

@@ -9,11 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include "runtime/base/check.h"
+#include "runtime/weights/file.h"
 
 namespace baton {
 namespace {
@@ -36,15 +35,8 @@ int Fail(const Status& status) {
   return 1;
 }
 
-StatusOr<std::string> ReadTextFile(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) return NotFound("cannot read {}", path);
-  return text.str();
-}
-
 StatusOr<ServeConfig> ReadServeConfig(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return ParseServeConfig(text, path);
 }
 

@@ -28,8 +28,6 @@ void AddBench(CLI::App& app, int* exit_code);
 // Prints "baton: CODE: message" to stderr; the exit code for it.
 int Fail(const Status& status);
 
-// NotFound: cannot be read.
-[[nodiscard]] StatusOr<std::string> ReadTextFile(const std::string& path);
 // The config of a YAML file. NotFound, InvalidArgument.
 [[nodiscard]] StatusOr<ServeConfig> ReadServeConfig(const std::string& path);
 // `count` stages named stage0, stage1, ...

@@ -12,6 +12,7 @@
 #include "actors/cli/cli.h"
 #include "actors/grpc/generate_client.h"
 #include "runtime/base/log.h"
+#include "runtime/weights/file.h"
 #include "runtime/weights/tokenizer.h"
 
 namespace baton {
@@ -175,7 +176,7 @@ StatusOr<std::optional<TokenTable>> FindTokenizer(const Flags& flags) {
 Status Run(Flags flags) {
   std::string text = flags.ids;
   if (!flags.ids_file.empty()) {
-    BATON_ASSIGN_OR_RETURN(text, ReadTextFile(flags.ids_file));
+    BATON_ASSIGN_OR_RETURN(text, ReadFile(flags.ids_file));
   }
   BATON_ASSIGN_OR_RETURN(flags.call.prompt, ParseIds(text));
   BATON_ASSIGN_OR_RETURN(std::optional<TokenTable> table, FindTokenizer(flags));

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/weights/file.h"
+
 namespace baton {
 namespace {
 
@@ -69,9 +71,8 @@ void Compare(double golden, double run, const std::string& where,
 }  // namespace
 
 StatusOr<std::vector<GoldenCase>> ReadGolden(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return NotFound("cannot read {}", path);
-  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("cases") ||
       !json["cases"].is_array() || json["cases"].empty()) {
     return InvalidArgument("{}: not a golden file: no \"cases\"", path);
@@ -141,8 +142,9 @@ void ScoreCase(const GoldenCase& golden, const Completion& run, DType dtype,
 
 StatusOr<Bf16RopeCopy> Bf16RopeCopy::Make(const std::string& checkpoint) {
   namespace fs = std::filesystem;
-  std::ifstream file(checkpoint + "/config.json");
-  Json config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  BATON_ASSIGN_OR_RETURN(const std::string text,
+                         ReadFile(checkpoint + "/config.json"));
+  Json config = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {
     return InvalidArgument("{}/config.json is not an object", checkpoint);
   }

@@ -17,7 +17,6 @@
 
 namespace baton {
 
-inline constexpr int64_t kPageTokens = 16;
 // Keys are visited in spans of this many, from position 0, and span results
 // are combined in order, whatever the batch or the chunk.
 inline constexpr int64_t kAttentionSpan = 64;

@@ -34,6 +34,9 @@ using RoundId = Id<struct RoundTag, uint64_t>;  // steps issued together
 using Epoch = Id<struct EpochTag, uint64_t>;    // lifetime of a placement
 using PageId = int32_t;                         // index into every KV pool
 
+// Tokens of one layer that a KV page holds.
+inline constexpr int64_t kPageTokens = 16;
+
 }  // namespace baton
 
 template <typename Tag, typename Rep>

@@ -4,9 +4,6 @@
 #include "runtime/base/check.h"
 
 namespace baton {
-namespace {
-constexpr int64_t kPageTokens = 16;
-}  // namespace
 
 int64_t KvShape::PageBytes() const {
   return 2 * kv_heads * head_dim * kPageTokens * SizeOf(dtype);

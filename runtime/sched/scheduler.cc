@@ -9,8 +9,6 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kPageTokens = 16;
-
 int64_t PagesFor(int64_t tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
 }

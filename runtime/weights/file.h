@@ -37,8 +37,10 @@ class MappedFile {
 // read brings them back from the file.
 void DropMappedPages(std::span<const std::byte> bytes);
 
+// Larger than any configuration or list of ids.
+inline constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 // The whole file. NotFound; InvalidArgument: larger than `max_bytes`.
 [[nodiscard]] StatusOr<std::string> ReadFile(const std::string& path,
-                                             int64_t max_bytes);
+                                             int64_t max_bytes = kMaxTextBytes);
 
 }  // namespace baton

@@ -21,6 +21,7 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/registry.h"
 #include "runtime/base/check.h"
+#include "runtime/base/read_probe.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/tensor/tensor.h"
 
@@ -76,46 +77,6 @@ Tensor RandomBF16(int64_t rows, int64_t columns, uint32_t seed) {
   }
   return tensor;
 }
-
-// Sums `bytes` through four streams of 64-byte loads per thread.
-class Probe {
- public:
-  explicit Probe(int64_t bytes)
-      : bytes_(bytes / 4096 * 4096),
-        buffer_(AllocateHostBuffer(bytes).value()) {
-    std::memset(buffer_.data(), 1, static_cast<size_t>(bytes));
-  }
-
-  double Run(ThreadPool& pool) const {
-    constexpr int64_t kChunk = 1 << 20;
-    return Timed([&] {
-      pool.ParallelFor(bytes_ / kChunk, 1, [&](int64_t c, int64_t end, int) {
-        for (; c < end; ++c) Read(buffer_.data() + c * kChunk, kChunk);
-      });
-    });
-  }
-  [[nodiscard]] int64_t bytes() const { return bytes_; }
-
- private:
-  using Lane = long long __attribute__((vector_size(64)));
-
-  __attribute__((target_clones("avx512f", "avx2", "default"))) static void Read(
-      const std::byte* data, int64_t bytes) {
-    Lane sum[8] = {};
-    const int64_t quarter = bytes / 4;
-    for (int64_t i = 0; i < quarter; i += 128) {
-      for (int64_t s = 0; s < 8; ++s) {
-        const auto* lane = reinterpret_cast<const Lane*>(
-            data + s / 2 * quarter + s % 2 * 64 + i);
-        sum[s] += *lane;
-      }
-    }
-    for (Lane& lane : sum) asm volatile("" : : "m"(lane));
-  }
-
-  int64_t bytes_;
-  Buffer buffer_;
-};
 
 // oneDNN's matmul with weights in the layout it asks for.
 class Library {
@@ -234,7 +195,7 @@ class Bench {
   }
 
   Line OneRow() {
-    const Probe probe(int64_t{1} << 30);
+    const ReadProbe probe(int64_t{1} << 30);
     const Tensor x = RandomBF16(1, side_, 7);
     const Tensor y = RandomBF16(1, side_, 8);
     const double bytes =
@@ -242,13 +203,13 @@ class Bench {
         static_cast<double>(PackedBytes(side_, side_, DType::kBF16));
     std::vector<double> ours, others, ratios;
     for (int round = 0; round < options_.rounds; ++round) {
-      const double before = probe.Run(pool());
+      const double before = Timed([&] { probe.Run(pool()); });
       const double time = Timed([&] {
         for (size_t i = 0; i < packed_.size(); ++i) {
           Multiply(i, x.view(), y.view());
         }
       });
-      const double after = probe.Run(pool());
+      const double after = Timed([&] { probe.Run(pool()); });
       ours.push_back(bytes / time / 1e9);
       others.push_back(static_cast<double>(probe.bytes()) * 2 /
                        (before + after) / 1e9);
