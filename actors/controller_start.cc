@@ -177,6 +177,9 @@ void ControllerActor::Handle(StageAnswered message) {
     return;
   }
   stages_[i].answered = true;
+  if (phase_ == Phase::kLoad) {
+    stages_[i].data_address = std::move(message.loaded.data_address);
+  }
   if (!std::all_of(stages_.begin(), stages_.end(),
                    [](const StageState& s) { return s.answered; })) {
     return;

@@ -3,6 +3,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "kernels/devices/devices.h"
 #include "runtime/weights/file.h"
 
 namespace baton {
@@ -52,14 +53,15 @@ StatusOr<std::unique_ptr<LocalStages>> LocalStages::Start(
     const LocalStagesOptions& options) {
   std::unique_ptr<LocalStages> stages(new LocalStages);
   stages->names_ = options.names;
-  BATON_ASSIGN_OR_RETURN(CpuIsa isa, DetectCpuIsa());
-  RegisterCpuKernels(stages->kernels_, isa);
+  BATON_RETURN_IF_ERROR(RegisterKernels(stages->kernels_));
   std::shared_ptr<InprocNetwork> network = NewInprocNetwork();
   for (size_t i = 0; i < options.names.size(); ++i) {
     const int index = static_cast<int>(i);
     StageOptions stage;
     stage.name = options.names[i];
-    stage.device = NewCpuDevice(options.threads);
+    BATON_ASSIGN_OR_RETURN(
+        stage.device, OpenDevice(options.devices[i % options.devices.size()],
+                                 options.threads));
     stage.kernels = &stages->kernels_;
     stage.make_data_plane =
         [options, network, index](

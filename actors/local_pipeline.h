@@ -23,7 +23,9 @@ enum class Transport { kInproc, kUcx };
 
 struct LocalStagesOptions {
   std::vector<std::string> names;  // of the stages, in order
-  int threads = 1;                 // of each stage
+  // Where stage i runs: devices[i % size], as OpenDevice names them.
+  std::vector<std::string> devices = {"cpu"};
+  int threads = 1;  // of each stage on a CPU
   Transport transport = Transport::kInproc;
   std::string ucx_transports;  // as UcxOptions::transports
   // Wraps each stage's data plane (index, plane); may be empty.

@@ -35,6 +35,8 @@ struct StageLoaded {
   int64_t weight_bytes = 0;
   int64_t kv_bytes = 0;
   double seconds = 0;
+  // Of the stage's data plane, for the session to come.
+  std::string data_address;
 };
 struct LoadStage {
   StageSpec spec;

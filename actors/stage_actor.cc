@@ -67,10 +67,15 @@ std::string StageActor::DataAddress() const { return plane_->Address(); }
 
 void StageActor::Handle(LoadStage message) {
   DropSession();
+  if (Status renewed = plane_->Renew(); !renewed.ok()) {
+    message.reply.Send(Annotate(renewed, options_.name));
+    return;
+  }
   if (slice_ != nullptr && spec_ == message.spec) {
     StageLoaded loaded;
     loaded.weight_bytes = slice_->WeightBytes();
     loaded.kv_bytes = slice_->KvBytes();
+    loaded.data_address = plane_->Address();
     message.reply.Send(loaded);
     return;
   }
@@ -100,6 +105,7 @@ void StageActor::Handle(LoadStage message) {
     StageLoaded loaded;
     loaded.weight_bytes = slice_->WeightBytes();
     loaded.kv_bytes = slice_->KvBytes();
+    loaded.data_address = plane_->Address();
     loaded.seconds = absl::ToDoubleSeconds(absl::Now() - start);
     return loaded;
   };

@@ -60,7 +60,7 @@ class StageActor
       Executor& executor, StageOptions options);
   ~StageActor();
 
-  // Thread: any.
+  // Of the data plane as it is now. Thread: owner.
   [[nodiscard]] std::string DataAddress() const;
   // The executor's thread drives the data plane through this.
   [[nodiscard]] DataPlane& data_plane() { return *plane_; }
@@ -83,6 +83,7 @@ class StageActor
  private:
   struct Sequence {
     SamplingParams sampling;
+    int64_t prompt_tokens = 0;
     std::vector<PageId> pages;
     int64_t positions = 0;  // issued so far
     int32_t next_token = -1;
@@ -113,6 +114,7 @@ class StageActor
   Status TakeTokens(StepId step, const Tensor& tokens);
   Status RunVisit(const StepDescriptor& step, int pass);
   Status Forward(const StepDescriptor& step, int pass, Tensor stream);
+  Status ToHost(VisitResult& result);
   Status Finish(const StepDescriptor& step, VisitResult result);
   [[nodiscard]] bool IsFirst(int pass) const;
   [[nodiscard]] bool IsLast(int pass) const;

@@ -66,6 +66,7 @@ Status StageActor::EnterRound(QueuedRound& queued) {
   for (const SequenceStart& start : queued.round.starts) {
     Sequence s;
     s.sampling = start.sampling;
+    s.prompt_tokens = start.prompt_tokens;
     if (!sequences_.emplace(start.id, std::move(s)).second) {
       return InvalidArgument("round {} starts sequence {} twice",
                              queued.round.round.value(), start.id.value());
@@ -208,7 +209,12 @@ Status StageActor::Forward(const StepDescriptor& step, int pass,
   int64_t row = 0;
   for (const StepSequence& part : step.sequences) {
     const Sequence& s = sequences_.at(part.id);
-    spans.push_back({row, part.rows, part.first_position, s.pages});
+    spans.push_back({.first_row = row,
+                     .rows = part.rows,
+                     .first_position = part.first_position,
+                     .pages = s.pages,
+                     .prompt_rows = std::clamp<int64_t>(
+                         s.prompt_tokens - part.first_position, 0, part.rows)});
     for (int32_t i = 0; i < part.rows; ++i) {
       const int64_t position = part.first_position + i;
       positions.push_back(static_cast<int32_t>(position));
@@ -247,6 +253,8 @@ Status StageActor::Forward(const StepDescriptor& step, int pass,
     args.sampling = sampling;
   }
   BATON_ASSIGN_OR_RETURN(VisitResult result, slice_->Run(args));
+  if (!IsLast(pass)) BATON_RETURN_IF_ERROR(ToHost(result));
+  if (result.done != nullptr) BATON_RETURN_IF_ERROR(result.done->Wait());
   if (IsLast(pass)) return Finish(step, std::move(result));
   const bool wraps =
       session_->info.self.value() + 1 == session_->info.num_stages;
@@ -255,12 +263,26 @@ Status StageActor::Forward(const StepDescriptor& step, int pass,
                       std::move(result.stream));
 }
 
+// The data plane takes host memory.
+Status StageActor::ToHost(VisitResult& result) {
+  Device& device = *options_.device;
+  if (device.kind() == DeviceKind::kCpu) return OkStatus();
+  Tensor& stream = result.stream;
+  BATON_ASSIGN_OR_RETURN(Buffer host, device.AllocateHost(stream.bytes()));
+  BATON_RETURN_IF_ERROR(
+      device.Copy(host.data(), stream.view().data(), stream.bytes(), *stream_));
+  stream = Tensor(std::move(host), stream.dtype(), stream.shape());
+  BATON_ASSIGN_OR_RETURN(result.done, stream_->Record());
+  return OkStatus();
+}
+
 Status StageActor::Finish(const StepDescriptor& step, VisitResult result) {
   StepDone done;
   done.result.epoch = session_->info.session.epoch;
   done.result.step = step.step;
   BATON_ASSIGN_OR_RETURN(Tensor tokens,
                          Tensor::AllocateHost(DType::kI32, {step.tokens(), 1}));
+  std::vector<SampleResult> samples = result.Samples();
   int64_t next_token = 0;
   size_t next_sample = 0;
   for (const StepSequence& part : step.sequences) {
@@ -268,7 +290,7 @@ Status StageActor::Finish(const StepDescriptor& step, VisitResult result) {
     out.id = part.id;
     const size_t count = part.targets.size() + (part.wants_token ? 1 : 0);
     for (size_t i = 0; i < count; ++i) {
-      out.samples.push_back(std::move(result.samples[next_sample++]));
+      out.samples.push_back(std::move(samples[next_sample++]));
     }
     if (part.wants_token) {
       *tokens.view().Row<int32_t>(next_token++) = out.samples.back().token;

@@ -218,6 +218,7 @@ v1::Round ToProto(const Round& round) {
     v1::SequenceStart& to = *proto.add_starts();
     to.set_id(start.id.value());
     *to.mutable_sampling() = ToProto(start.sampling);
+    to.set_prompt_tokens(start.prompt_tokens);
   }
   for (const StepDescriptor& step : round.steps) {
     v1::StepDescriptor& to = *proto.add_steps();
@@ -245,9 +246,12 @@ StatusOr<Round> FromProto(const v1::Round& proto) {
   for (const v1::SequenceStart& start : proto.starts()) {
     BATON_RETURN_IF_ERROR(CheckPresent(start.id() != 0, "a started id"));
     BATON_RETURN_IF_ERROR(CheckPresent(start.has_sampling(), "sampling"));
+    BATON_RETURN_IF_ERROR(
+        CheckPresent(start.prompt_tokens() > 0, "prompt_tokens"));
     BATON_ASSIGN_OR_RETURN(SamplingParams sampling,
                            FromProto(start.sampling()));
-    round.starts.push_back({SequenceId(start.id()), sampling});
+    round.starts.push_back(
+        {SequenceId(start.id()), sampling, start.prompt_tokens()});
   }
   for (const v1::StepDescriptor& step : proto.steps()) {
     BATON_ASSIGN_OR_RETURN(StepDescriptor descriptor, FromProto(step));

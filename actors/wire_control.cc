@@ -212,6 +212,7 @@ v1::LoadResult ToProto(const StageLoaded& loaded) {
   proto.set_weight_bytes(loaded.weight_bytes);
   proto.set_kv_bytes(loaded.kv_bytes);
   proto.set_seconds(loaded.seconds);
+  proto.set_data_address(loaded.data_address);
   return proto;
 }
 
@@ -226,6 +227,7 @@ StatusOr<StageLoaded> FromProto(const v1::LoadResult& proto) {
   loaded.weight_bytes = proto.weight_bytes();
   loaded.kv_bytes = proto.kv_bytes();
   loaded.seconds = proto.seconds();
+  loaded.data_address = proto.data_address();
   return loaded;
 }
 

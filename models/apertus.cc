@@ -42,7 +42,7 @@ class ApertusLayer {
 
  private:
   Norm attention_norm_;
-  GroupedQueryAttention<PerHeadQueryKeyNorm> attention_;
+  GroupedQueryAttention attention_;
   Norm ffn_norm_;
   TwoMatrixMlp<XieluActivation> mlp_;
 };

@@ -37,7 +37,7 @@ class ArceeLayer {
 
  private:
   Norm attention_norm_;
-  GroupedQueryAttention<> attention_;
+  GroupedQueryAttention attention_;
   Norm ffn_norm_;
   TwoMatrixMlp<Relu2Activation> mlp_;
 };

@@ -64,11 +64,16 @@ struct VisitArgs {
   std::span<const SamplingRow> sampling;
 };
 
+// Tensors are in the memory of the device. Nothing may be read before `done`.
 struct VisitResult {
   Tensor stream;  // [rows, hidden]; empty where the range ends the decoder
   std::vector<Capture> captures;
-  Tensor logits;  // [logit_rows, vocab] f32, where the range ends the decoder
-  std::vector<SampleResult> samples;  // [logit_rows]
+  Tensor logits;   // [logit_rows, vocab] f32, where the range ends the decoder
+  Buffer sampled;  // SampledRow [logit_rows], host
+  std::unique_ptr<Event> done;  // null: complete
+
+  // Of the rows with logits, in order.
+  [[nodiscard]] std::vector<SampleResult> Samples() const;
 };
 
 // The layers of one stage with their weights and KV cache. Built once, then

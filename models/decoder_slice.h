@@ -94,27 +94,15 @@ class DecoderSlice final : public StageSlice {
   }
 
   StatusOr<VisitResult> Run(const VisitArgs& args) override {
-    BATON_RETURN_IF_ERROR(
-        CheckVisit(info_, ranges_, runtime_.kv.pages(), args));
-    Step step(runtime_.StepParts(args.batch));
+    BATON_RETURN_IF_ERROR(CheckVisit(info_, ranges_, runtime_.kv_pages, args));
+    if (runtime_.visits != nullptr) {
+      return runtime_.visits->Run(
+          args, info_,
+          [this](const VisitArgs& there, const Step::Parts& parts,
+                 VisitResult& result) { return Visit(there, parts, result); });
+    }
     VisitResult result;
-    BATON_ASSIGN_OR_RETURN(Form stream, Enter(args, step));
-    for (int u = args.range.begin; u < args.range.end; ++u) {
-      const UnrolledLayer layer(u);
-      stream =
-          Captured(std::move(stream), {layer, Edge::kBefore}, args, result);
-      step.EnterLayer(layer, runtime_.Pages(layer));
-      stream = Forward(std::move(stream), layer, step);
-      stream = Captured(std::move(stream), {layer, Edge::kAfter}, args, result);
-    }
-    if (args.range.end == loops_.unrolled_layers()) {
-      Finish(std::move(stream), args, step, result);
-    } else {
-      result.stream =
-          std::visit([](auto s) { return boundary::ToWire(std::move(s)); },
-                     std::move(stream));
-    }
-    BATON_RETURN_IF_ERROR(step.status());
+    BATON_RETURN_IF_ERROR(Visit(args, runtime_.StepParts(args.batch), result));
     return result;
   }
 
@@ -132,6 +120,29 @@ class DecoderSlice final : public StageSlice {
         weights_(std::move(weights)),
         weight_bytes_(weight_bytes),
         runtime_(std::move(runtime)) {}
+
+  // Submits a visit whose arrays are in the memory of the device.
+  Status Visit(const VisitArgs& args, const Step::Parts& parts,
+               VisitResult& result) const {
+    Step step(parts);
+    BATON_ASSIGN_OR_RETURN(Form stream, Enter(args, step));
+    for (int u = args.range.begin; u < args.range.end; ++u) {
+      const UnrolledLayer layer(u);
+      stream =
+          Captured(std::move(stream), {layer, Edge::kBefore}, args, result);
+      step.EnterLayer(layer, runtime_.Pages(layer));
+      stream = Forward(std::move(stream), layer, step);
+      stream = Captured(std::move(stream), {layer, Edge::kAfter}, args, result);
+    }
+    if (args.range.end == loops_.unrolled_layers()) {
+      Finish(std::move(stream), args, step, result);
+    } else {
+      result.stream =
+          std::visit([](auto s) { return boundary::ToWire(std::move(s)); },
+                     std::move(stream));
+    }
+    return step.status();
+  }
 
   StatusOr<Form> Enter(const VisitArgs& args, Step& step) const {
     if (args.range.begin == 0) {
@@ -187,10 +198,15 @@ class DecoderSlice final : public StageSlice {
         },
         std::move(stream));
     Logits logits = (*weights_.head)(std::move(normed), args.logit_rows, step);
-    result.samples.resize(args.logit_rows.size());
-    step.Run<Sample>(runtime_.sample, {.logits = logits.view(),
-                                       .rows = args.sampling,
-                                       .results = result.samples});
+    const size_t rows = args.logit_rows.size();
+    result.sampled =
+        step.NewBuffer(static_cast<int64_t>(rows * sizeof(SampledRow)));
+    step.Run<Sample>(
+        runtime_.sample,
+        {.logits = logits.view(),
+         .rows = args.sampling,
+         .results = {reinterpret_cast<SampledRow*>(result.sampled.data()),
+                     rows}});
     result.logits = std::move(logits).Take();
   }
 

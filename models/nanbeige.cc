@@ -40,7 +40,7 @@ class NanbeigeLayer {
 
  private:
   Norm attention_norm_;
-  GroupedQueryAttention<> attention_;
+  GroupedQueryAttention attention_;
   Norm ffn_norm_;
   GatedSiluMlp mlp_;
 };

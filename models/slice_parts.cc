@@ -8,6 +8,15 @@
 
 namespace baton {
 
+std::vector<SampleResult> VisitResult::Samples() const {
+  const std::span<const SampledRow> rows(
+      reinterpret_cast<const SampledRow*>(sampled.data()),
+      static_cast<size_t>(sampled.bytes()) / sizeof(SampledRow));
+  std::vector<SampleResult> samples;
+  for (const SampledRow& row : rows) samples.push_back(row.Result());
+  return samples;
+}
+
 SliceParts PartsOf(const DecoderInfo& info,
                    std::span<const UnrolledRange> ranges) {
   const LoopPlan loops(info.num_layers, info.num_loops);
@@ -34,6 +43,8 @@ SliceParts AllParts(int num_layers) {
 StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
                                             const SliceOptions& options) {
   const DeviceKind kind = options.device->kind();
+  // Recorded visits have rows of nobody, which need a page.
+  const bool records = options.stream->CanCapture();
   BATON_ASSIGN_OR_RETURN(KernelFn<Add> add,
                          options.kernels->Find<Add>(kind, options.dtype));
   BATON_ASSIGN_OR_RETURN(KernelFn<Sample> sample,
@@ -47,16 +58,22 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
   BATON_ASSIGN_OR_RETURN(
       KvCache kv,
       KvCache::Create(*options.device, info.kv, static_cast<int>(slots.size()),
-                      options.kv_pages));
-  return SliceRuntime{.device = options.device,
-                      .stream = options.stream,
-                      .dtype = options.dtype,
-                      .add = add,
-                      .sample = sample,
-                      .kv = std::move(kv),
-                      .kv_slots = std::move(slots),
-                      .scratch = std::make_unique<ScratchPool>(options.device),
-                      .tp = std::make_unique<SingleRankCollective>()};
+                      options.kv_pages + (records ? 1 : 0)));
+  SliceRuntime runtime{.device = options.device,
+                       .stream = options.stream,
+                       .dtype = options.dtype,
+                       .add = add,
+                       .sample = sample,
+                       .kv_pages = options.kv_pages,
+                       .kv = std::move(kv),
+                       .kv_slots = std::move(slots),
+                       .scratch = std::make_unique<ScratchPool>(options.device),
+                       .tp = std::make_unique<SingleRankCollective>()};
+  if (records) {
+    runtime.visits = std::make_unique<DeviceVisits>(
+        runtime.StepParts(nullptr), static_cast<PageId>(options.kv_pages));
+  }
+  return runtime;
 }
 
 Step::Parts SliceRuntime::StepParts(const AttentionBatch* batch) const {

@@ -11,6 +11,7 @@
 #include "kernels/ops/norm.h"
 #include "kernels/ops/sample.h"
 #include "models/decoder.h"
+#include "models/device_visits.h"
 #include "models/scratch.h"
 #include "models/step.h"
 #include "runtime/kv/kv_cache.h"
@@ -44,11 +45,13 @@ struct SliceRuntime {
   DType dtype = DType::kF32;
   KernelFn<Add> add = nullptr;
   KernelFn<Sample> sample = nullptr;
+  int64_t kv_pages = 0;  // that sequences can have
   KvCache kv;
   std::map<UnrolledLayer, int> kv_slots;
   // On the heap, since Scratches and Steps point at them.
   std::unique_ptr<ScratchPool> scratch;
   std::unique_ptr<Collective> tp;
+  std::unique_ptr<DeviceVisits> visits;  // null where the device is the host
 };
 
 }  // namespace baton

@@ -27,6 +27,13 @@ Tensor Step::NewTensor(DType dtype, Shape shape) {
   return {};
 }
 
+Buffer Step::NewBuffer(int64_t bytes) {
+  StatusOr<Buffer> buffer = parts_.device->Allocate(bytes);
+  if (buffer.ok()) return *std::move(buffer);
+  Keep(buffer.status());
+  return {};
+}
+
 void Step::Keep(const Status& status) {
   if (status.ok() || !status_.ok()) return;
   status_ =

@@ -64,6 +64,8 @@ class Step {
   // Memory that leaves with the visit's result.
   [[nodiscard]] Tensor NewTensor(DType dtype, Shape shape);
 
+  [[nodiscard]] Buffer NewBuffer(int64_t bytes);
+
   // The first failure, with the layer it happened in.
   [[nodiscard]] const Status& status() const { return status_; }
   void Keep(const Status& status);

@@ -15,8 +15,8 @@
 #include "actors/cli/cli.h"
 #include "actors/local_pipeline.h"
 #include "actors/placement.h"
-#include "runtime/base/read_probe.h"
-#include "runtime/base/thread_pool.h"
+#include "kernels/devices/devices.h"
+#include "kernels/devices/read_rate.h"
 
 namespace baton {
 namespace {
@@ -30,6 +30,7 @@ struct Flags {
   std::vector<int> batches = {1};
   int prompt = 128;
   int tokens = 32;
+  std::vector<std::string> devices = {"cpu"};
   int threads = 1;
   int rounds = 5;
   int micro_batches = 0;  // 0: as many as stages
@@ -145,21 +146,23 @@ class Bench {
     for (int stages : flags_.stages) {
       BATON_RETURN_IF_ERROR(AddPipeline(stages, dtype));
     }
-    ThreadPool pool(flags_.threads);
-    const ReadProbe probe(int64_t{3} << 29);
+    BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
+                           OpenDevice(flags_.devices[0], flags_.threads));
+    BATON_ASSIGN_OR_RETURN(const std::unique_ptr<ReadRate> read_rate,
+                           ReadRate::Of(*device, flags_.threads));
     for (int round = 0; round < flags_.rounds; ++round) {
       for (Contestant& c : contestants_) {
-        const double before = probe.Run(pool);
+        BATON_ASSIGN_OR_RETURN(const double before, read_rate->Measure());
         BATON_ASSIGN_OR_RETURN(
             Speed speed,
             Measure(c.controller->ref(), flags_, model_.info.vocab, c.batch));
-        const double rate =
-            static_cast<double>(probe.bytes()) * 2 / (before + probe.Run(pool));
+        BATON_ASSIGN_OR_RETURN(const double after, read_rate->Measure());
+        const double rate = 2 / (1 / before + 1 / after);
         probe_.push_back(rate);
         c.prompt.push_back(speed.prompt_tokens_per_s);
         c.decode.push_back(speed.decode_tokens_per_s);
-        c.decode_share.push_back(StepBytes() * speed.decode_tokens_per_s /
-                                 c.batch / rate);
+        c.decode_share.push_back(StepBytes(c.batch) *
+                                 speed.decode_tokens_per_s / c.batch / rate);
       }
       std::fprintf(stderr, "\rbaton bench: round %d of %d", round + 1,
                    flags_.rounds);
@@ -170,18 +173,24 @@ class Bench {
   }
 
  private:
-  // Weight bytes one decode step reads, KV aside: all but the embedding, of
-  // which it reads a row; loops read the layers again.
-  [[nodiscard]] double StepBytes() const {
+  // Bytes a decode step reads at least: weights, all but the embedding, of
+  // which it reads a row, loops reading the layers again; and the sequences'
+  // keys and values, half the generated ones on average.
+  [[nodiscard]] double StepBytes(int batch) const {
     double layers = 0;
     for (int64_t layer : bytes_.layers) layers += static_cast<double>(layer);
-    return layers * model_.info.num_loops + static_cast<double>(bytes_.final);
+    const double context = flags_.prompt + flags_.tokens / 2.0;
+    const double kv = static_cast<double>(bytes_.kv_per_token) *
+                      model_.info.unrolled_layers() * context * batch;
+    return layers * model_.info.num_loops + static_cast<double>(bytes_.final) +
+           kv;
   }
 
   Status AddPipeline(int stages, DType dtype) {
     LocalStagesOptions options;
     std::vector<StageConfig> names = NumberedStages(stages);
     for (const StageConfig& stage : names) options.names.push_back(stage.name);
+    options.devices = flags_.devices;
     options.threads = flags_.threads;
     BATON_ASSIGN_OR_RETURN(options.transport, ParseTransport(flags_.transport));
     const RouteKind route =
@@ -252,15 +261,17 @@ class Bench {
   }
 
   void Print() const {
-    std::printf("read probe, %d thread(s): %.1f GB/s (median)\n",
-                flags_.threads, Median(probe_) / 1e9);
+    std::printf("read probe of %s, %d thread(s): %.1f GB/s (median)\n",
+                flags_.devices[0].c_str(), flags_.threads,
+                Median(probe_) / 1e9);
     std::printf("%7s %6s %16s %16s %12s %14s\n", "stages", "batch",
                 "prompt tok/s", "decode tok/s", "GB/s", "of read probe");
     for (const Contestant& c : contestants_) {
       const double decode = Median(c.decode);
       std::printf("%7d %6d %16.1f %16.2f %12.2f %14.3f\n", c.stages, c.batch,
                   Median(c.prompt), decode,
-                  StepBytes() * decode / c.batch / 1e9, Median(c.decode_share));
+                  StepBytes(c.batch) * decode / c.batch / 1e9,
+                  Median(c.decode_share));
     }
     for (const auto& [name, ratio] : Ratios()) {
       std::printf("%s: %.3f\n", name.c_str(), ratio);
@@ -342,7 +353,10 @@ void AddBench(CLI::App& app, int* exit_code) {
   sub->add_option("--prompt", flags->prompt, "prompt tokens")->check(positive);
   sub->add_option("--tokens", flags->tokens, "tokens to generate, 2 or more")
       ->check(CLI::Range(2, 1 << 20));
-  sub->add_option("--threads", flags->threads, "threads of each stage")
+  sub->add_option("--device", flags->devices,
+                  "cpu, cuda, cuda:N: of the stages, in turn")
+      ->delimiter(',');
+  sub->add_option("--threads", flags->threads, "threads of each CPU stage")
       ->check(CLI::Range(1, 1024));
   sub->add_option("--micro-batches", flags->micro_batches,
                   "slots that share the sequences; 0: as many as stages")

@@ -11,6 +11,7 @@
 
 #include "actors/cli/cli.h"
 #include "actors/cli/parity_plan.h"
+#include "kernels/devices/devices.h"
 
 namespace baton {
 namespace {
@@ -24,7 +25,7 @@ struct Flags {
   std::vector<int> batches = {1};
   std::vector<std::string> transports = {"inproc"};
   std::vector<std::string> dtypes = {"bf16"};
-  std::string device = "cpu";
+  std::vector<std::string> devices = {"cpu"};
   std::string ucx_transports;
   int threads = 1;
   int max_tokens = 0;
@@ -37,6 +38,7 @@ class CanaryPlane : public DataPlane {
   explicit CanaryPlane(std::unique_ptr<DataPlane> inner)
       : inner_(std::move(inner)) {}
   std::string Address() const override { return inner_->Address(); }
+  Status Renew() override { return inner_->Renew(); }
   Status Connect(
       const SessionInfo& session, StageId self,
       const std::vector<std::pair<StageId, std::string>>& peers) override {
@@ -105,9 +107,8 @@ class Parity {
 
  private:
   Status CheckFlags() {
-    if (flags_.device != "cpu") {
-      return Unimplemented("--device {}: this build runs on cpu",
-                           flags_.device);
+    for (const std::string& device : flags_.devices) {
+      BATON_RETURN_IF_ERROR(ParseDeviceKind(device).status());
     }
     for (const std::string& dtype : flags_.dtypes) {
       if (dtype != "f32" && dtype != "bf16") {
@@ -155,8 +156,7 @@ class Parity {
 
   // One stage, whole prompts, alone: what every row is compared with.
   Status RunBaseline(const OpenedModel& model, DType dtype) {
-    BATON_ASSIGN_OR_RETURN(baseline_,
-                           RunAlone(model, dtype, flags_.threads, cases_));
+    BATON_ASSIGN_OR_RETURN(baseline_, RunAlone(model, dtype, Where(), cases_));
     if (golden_.empty()) return OkStatus();
     const bool open = reference_ == Reference::kUnknown;
     GoldenScore score;
@@ -190,11 +190,18 @@ class Parity {
     BATON_ASSIGN_OR_RETURN(OpenedModel model, OpenModel(copy.directory(), dtype,
                                                         WeightsCheck::kStrict));
     BATON_ASSIGN_OR_RETURN(std::vector<Completion> runs,
-                           RunAlone(model, dtype, flags_.threads, cases_));
+                           RunAlone(model, dtype, Where(), cases_));
     for (size_t i = 0; i < golden_.size(); ++i) {
       ScoreCase(golden_[i], runs[i], dtype, score);
     }
     return OkStatus();
+  }
+
+  [[nodiscard]] LocalStagesOptions Where() const {
+    LocalStagesOptions options;
+    options.devices = {flags_.devices[0]};
+    options.threads = flags_.threads;
+    return options;
   }
 
   static void Report(const GoldenScore& score, DType dtype, const char* how) {
@@ -227,6 +234,7 @@ class Parity {
     for (const StagePlacement& stage : placement.stages) {
       options.names.push_back(stage.name);
     }
+    options.devices = flags_.devices;
     options.threads = flags_.threads;
     options.transport = transport;
     options.ucx_transports = flags_.ucx_transports;
@@ -335,7 +343,9 @@ void AddParity(CLI::App& app, int* exit_code) {
   sub->add_option("--transport", flags->transports, "inproc, ucx")
       ->delimiter(',');
   sub->add_option("--dtype", flags->dtypes, "f32, bf16")->delimiter(',');
-  sub->add_option("--device", flags->device, "cpu");
+  sub->add_option("--device", flags->devices,
+                  "cpu, cuda, cuda:N: of the stages, in turn")
+      ->delimiter(',');
   sub->add_option("--ucx-transports", flags->ucx_transports,
                   "UCX transports, as UCX_TLS");
   sub->add_option("--threads", flags->threads, "threads of each stage")

@@ -142,18 +142,17 @@ int64_t KvTokensFor(const std::vector<Request>& cases, int batch) {
 }
 
 StatusOr<std::vector<Completion>> RunAlone(const OpenedModel& model,
-                                           DType dtype, int threads,
+                                           DType dtype,
+                                           LocalStagesOptions where,
                                            const std::vector<Request>& cases) {
   const std::vector<StageConfig> one = Stages(1);
   BATON_ASSIGN_OR_RETURN(
       Placement placement,
       PlaceStages(model.info, CountBytes(model.info, model.tensors, dtype),
                   RouteKind::kRing, one));
-  LocalStagesOptions options;
-  options.names = {one[0].name};
-  options.threads = threads;
+  where.names = {one[0].name};
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<LocalStages> stages,
-                         LocalStages::Start(options));
+                         LocalStages::Start(where));
   ControllerHost controller(
       ParityController(model, placement, dtype, 0, KvTokensFor(cases, 1)),
       stages.get());

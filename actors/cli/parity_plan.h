@@ -39,7 +39,7 @@ namespace baton {
 
 // Each case alone, whole, on one stage of this process.
 [[nodiscard]] StatusOr<std::vector<Completion>> RunAlone(
-    const OpenedModel& model, DType dtype, int threads,
+    const OpenedModel& model, DType dtype, LocalStagesOptions where,
     const std::vector<Request>& cases);
 
 }  // namespace baton

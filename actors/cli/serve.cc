@@ -32,6 +32,7 @@ struct Flags {
   std::optional<int64_t> kv_tokens;
   std::optional<int> prefill_chunk, max_step_tokens, max_sequences;
   int stages = 1;
+  std::vector<std::string> devices = {"cpu"};
   int threads = 0;
   std::string transport = "inproc";
   std::string ucx_transports;
@@ -151,6 +152,7 @@ class Server {
     for (const StageConfig& stage : config_.stages) {
       options.names.push_back(stage.name);
     }
+    options.devices = flags_.devices;
     options.threads = flags_.threads;
     options.ucx_transports = flags_.ucx_transports;
     BATON_ASSIGN_OR_RETURN(options.transport, ParseTransport(flags_.transport));
@@ -286,7 +288,11 @@ void AddFlags(CLI::App& sub, Flags& flags) {
   sub.add_option("--max-sequences", flags.max_sequences,
                  "sequences that run at once")
       ->check(CLI::PositiveNumber);
-  sub.add_option("--threads", flags.threads, "threads of each embedded stage")
+  sub.add_option("--device", flags.devices,
+                 "cpu, cuda, cuda:N: of the embedded stages, in turn")
+      ->delimiter(',');
+  sub.add_option("--threads", flags.threads,
+                 "threads of each embedded CPU stage")
       ->check(CLI::Range(1, 1024));
   sub.add_option("--transport", flags.transport,
                  "between embedded stages: inproc or ucx")

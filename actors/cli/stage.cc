@@ -14,6 +14,7 @@
 #include "actors/grpc/controller_client.h"
 #include "actors/grpc/stage_service.h"
 #include "actors/stage_actor.h"
+#include "kernels/devices/devices.h"
 #include "runtime/base/log.h"
 
 namespace baton {
@@ -32,6 +33,7 @@ struct Flags {
   std::string checkpoint;
   std::string ucx_transports;
   std::string metrics;
+  std::string device = "cpu";
   int threads = 0;
 };
 
@@ -87,15 +89,15 @@ class Host {
 
  private:
   Status Start() {
-    BATON_ASSIGN_OR_RETURN(const CpuIsa isa, DetectCpuIsa());
-    RegisterCpuKernels(kernels_, isa);
+    BATON_RETURN_IF_ERROR(RegisterKernels(kernels_));
     if (!flags_.metrics.empty()) {
       BATON_ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(flags_.metrics));
     }
     service_ = StageService::New(flags_.name, flags_.checkpoint);
     StageOptions options;
     options.name = flags_.name;
-    options.device = NewCpuDevice(flags_.threads);
+    BATON_ASSIGN_OR_RETURN(options.device,
+                           OpenDevice(flags_.device, flags_.threads));
     options.kernels = &kernels_;
     options.make_data_plane = [this](DataPlaneEvents events) {
       UcxOptions ucx;
@@ -117,8 +119,8 @@ class Host {
     BATON_ASSIGN_OR_RETURN(server_,
                            RpcServer::Start(flags_.listen, {service_.get()}));
     client_ = ControllerClient::New(flags_.controller);
-    LogInfo("stage.started", "name={} listen={} threads={} isa={}", flags_.name,
-            server_->address(), flags_.threads, Name(isa));
+    LogInfo("stage.started", "name={} listen={} device={} threads={}",
+            flags_.name, server_->address(), flags_.device, flags_.threads);
     std::printf("baton: stage %s on %s\n", flags_.name.c_str(),
                 server_->address().c_str());
     std::fflush(stdout);
@@ -237,7 +239,8 @@ void AddStage(CLI::App& app, int* exit_code) {
   sub->add_option("--listen", flags->listen,
                   "HOST:PORT the controller calls; port 0: any free one")
       ->capture_default_str();
-  sub->add_option("--threads", flags->threads, "threads of the kernels")
+  sub->add_option("--device", flags->device, "cpu, cuda or cuda:N");
+  sub->add_option("--threads", flags->threads, "threads of CPU kernels")
       ->check(CLI::Range(1, 1024));
   sub->add_option("--checkpoint", flags->checkpoint,
                   "directory of the checkpoint on this machine, if it is not "

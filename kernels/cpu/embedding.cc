@@ -23,8 +23,9 @@ Status EmbeddingCpu(const Embedding::Args& args, Stream& stream) {
 
   const int64_t hidden = match["hidden"];
   ForRows(stream, tokens, hidden, [&](int64_t row) {
-    std::memcpy(args.out.template Row<T>(row),
-                args.table.template Row<T>(args.ids[static_cast<size_t>(row)]),
+    int32_t id = args.ids[static_cast<size_t>(row)];
+    if (id < 0) id = args.drawn[static_cast<size_t>(-1 - id)];
+    std::memcpy(args.out.template Row<T>(row), args.table.template Row<T>(id),
                 static_cast<size_t>(hidden) * sizeof(T));
   });
   return OkStatus();

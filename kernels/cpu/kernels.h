@@ -38,6 +38,8 @@ Status XieluCpu(const Xielu::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status RopeCpu(const Rope::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
+Status RotateAndStoreCpu(const RotateAndStore::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
 Status PagedAttentionCpu(const PagedAttention::Args& args, Stream& stream);
 template <CpuIsa kIsa>
 Status SampleCpu(const Sample::Args& args, Stream& stream);

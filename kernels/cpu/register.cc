@@ -21,6 +21,7 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<Embedding>(kCpu, kType, &cpu::EmbeddingCpu<T>);
   r.Add<Rope>(kCpu, kType, &cpu::RopeCpu<T, kIsa>);
   r.Add<KvWrite>(kCpu, kType, &cpu::KvWriteCpu<T>);
+  r.Add<RotateAndStore>(kCpu, kType, &cpu::RotateAndStoreCpu<T, kIsa>);
   r.Add<PagedAttention>(kCpu, kType, &cpu::PagedAttentionCpu<T, kIsa>);
   // Logits are f32 whatever the dtype of the model.
   r.Add<Sample>(kCpu, kType, &cpu::SampleCpu<kIsa>);

@@ -185,8 +185,8 @@ uint64_t Row::Digest() const {
   return hash;
 }
 
-SampleResult SampleRow(const Row& row, const SamplingRow& how) {
-  SampleResult result;
+SampledRow SampleRow(const Row& row, const SamplingRow& how) {
+  SampledRow result;
   result.token = how.forced >= 0 ? how.forced : row.Choose(how);
   const double log_sum = std::log(row.SumExp(1.0f));
   const auto logprob = [&](int32_t token) {
@@ -196,7 +196,7 @@ SampleResult SampleRow(const Row& row, const SamplingRow& how) {
   result.logprob = logprob(result.token);
   if (how.top_logprobs > 0) {
     for (const int32_t token : row.Top(how.top_logprobs)) {
-      result.top.push_back({token, logprob(token)});
+      result.top[result.num_top++] = {token, logprob(token)};
     }
   }
   if (how.digest) result.digest = row.Digest();
@@ -219,7 +219,10 @@ Status SampleCpu(const Sample::Args& args, Stream& stream) {
                "one SamplingRow and one result per row")
       .Require(vocab > 0, "the vocabulary is empty");
   for (const SamplingRow& how : args.rows) {
-    match.Require(how.forced < vocab, "forced token outside the vocabulary");
+    match.Require(how.forced < vocab, "forced token outside the vocabulary")
+        .Require(how.top_logprobs <= kMaxTopLogprobs, "too many logprobs")
+        .Require(how.slot < static_cast<int64_t>(args.drawn.size()),
+                 "slot outside the drawn tokens");
   }
   BATON_RETURN_IF_ERROR(match.status());
 
@@ -229,6 +232,10 @@ Status SampleCpu(const Sample::Args& args, Stream& stream) {
       const auto i = static_cast<size_t>(row);
       args.results[i] = SampleRow(
           Row(args.logits.Row<float>(row), vocab, loops), args.rows[i]);
+      const int32_t slot = args.rows[i].slot;
+      if (slot >= 0) {
+        args.drawn[static_cast<size_t>(slot)] = args.results[i].token;
+      }
     }
   });
   return OkStatus();

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over paged keys and values, rotary position embedding, and the
-// batch description they share.
+// Attention over paged keys and values, and what comes before it: rotary
+// position embedding and storing keys and values.
 //
 // A page holds kPageTokens tokens of one layer: first the keys of all KV heads,
 // then the values of all, in the layout of the device. CPU, for each KV head:
 //   keys   bf16 [head_dim/2][16][2]   f32 [head_dim][16]    tokens in lanes
 //   values [16][head_dim]
+// CUDA, bf16, all KV heads' keys, then all KV heads' values:
+//   keys   [kv_heads][16][head_dim]
+//   values [kv_heads][head_dim][16]
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
 
-#include "runtime/base/ids.h"
+#include "kernels/ops/batch.h"
 #include "runtime/tensor/tensor.h"
 
 namespace baton {
@@ -20,20 +23,6 @@ namespace baton {
 // Keys are visited in spans of this many, from position 0, and span results
 // are combined in order, whatever the batch or the chunk.
 inline constexpr int64_t kAttentionSpan = 64;
-
-// Rows of one sequence inside a batch: positions [first_position,
-// first_position + rows), stored at batch rows [first_row, first_row + rows).
-struct SequenceSpan {
-  int64_t first_row = 0;
-  int64_t rows = 0;
-  int64_t first_position = 0;
-  std::span<const PageId> pages;  // covers first_position + rows tokens
-};
-
-struct AttentionBatch {
-  std::span<const SequenceSpan> sequences;  // cover all rows, in order
-  std::span<const int32_t> positions;       // [rows]
-};
 
 // One layer's pages: [num_pages, PageBytes] of one pool.
 struct KvPages {
@@ -68,6 +57,26 @@ struct KvWrite {
   struct Args {
     ConstView k;  // [tokens, kv_heads, head_dim]
     ConstView v;  // [tokens, kv_heads, head_dim]
+    KvPages pages;
+    const AttentionBatch* batch;
+  };
+};
+
+// From the projections to attention, in one pass where the device has a kernel
+// for it: RmsNorm over each head of q and k where there are weights, Rope where
+// there are frequencies, KvWrite. Each step rounds to the dtype as the op of
+// its name does.
+struct RotateAndStore {
+  static constexpr std::string_view kName = "rotate_and_store";
+  struct Args {
+    View q;            // [tokens, heads, head_dim], in place
+    View k;            // [tokens, kv_heads, head_dim], in place
+    ConstView v;       // [tokens, kv_heads, head_dim]
+    ConstView q_norm;  // [head_dim], or no data: no norm of q and k
+    ConstView k_norm;  // as q_norm
+    float eps;
+    ConstView inv_freq;  // [R / 2] f32, or no data: no rotation
+    float amplitude;
     KvPages pages;
     const AttentionBatch* batch;
   };

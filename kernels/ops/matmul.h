@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
+#include "kernels/ops/batch.h"
 #include "runtime/tensor/tensor.h"
 
 namespace baton {
@@ -36,6 +38,15 @@ inline constexpr int64_t kPackDepth = 32;
   return PadTo(n, kPackRows) * PadTo(k, kPackDepth) * SizeOf(dtype);
 }
 
+// On CUDA rows stay as they are, [n, PadTo(k, 8)], zeros after k: tensor cores
+// take their pieces out of rows by themselves, and cuBLASLt wants rows.
+inline constexpr int64_t kCudaRowPad = 8;
+[[nodiscard]] constexpr int64_t PackedBytesOn(DeviceKind device, int64_t n,
+                                              int64_t k, DType dtype) {
+  if (device == DeviceKind::kCpu) return PackedBytes(n, k, dtype);
+  return n * PadTo(k, kCudaRowPad) * SizeOf(dtype);
+}
+
 // A packed weight matrix [n, k] as kernels see it.
 struct PackedMatrix {
   const std::byte* data = nullptr;
@@ -52,7 +63,7 @@ struct PackMatrix {
   struct Args {
     ConstView rows;     // [rows, k] f32 or bf16, host
     int64_t first_row;  // place of rows in the packed matrix
-    std::byte* packed;  // PackedBytes(n, k, dtype)
+    std::byte* packed;  // PackedBytesOn(device, n, k, dtype)
     DType dtype;        // of packed
     int64_t n, k;
   };
@@ -64,6 +75,8 @@ struct Matmul {
     ConstView x;          // [tokens, k], dtype of the weight; tokens may be 0
     PackedMatrix weight;  // [n, k]
     View out;             // [tokens, n], dtype of x or f32; must not alias x
+    // Kinds of the rows, covering all in order; none: all are generated.
+    std::span<const RowRun> runs = {};
   };
 };
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "runtime/base/sampling.h"
 #include "runtime/tensor/tensor.h"
@@ -28,14 +27,31 @@ struct SamplingRow {
   int top_logprobs = 0;  // how many of the best to report
   int32_t forced = -1;   // >= 0: report this token (a prompt's own next one)
   bool digest = false;   // hash the whole row of logits
+  int32_t slot = -1;     // >= 0: also write the token to Args::drawn
 };
 
+// A SampleResult of fixed size, as a device can write it.
+struct SampledRow {
+  int32_t token = 0;
+  float logprob = 0;
+  uint64_t digest = 0;
+  int64_t num_top = 0;
+  TokenLogprob top[kMaxTopLogprobs];
+
+  [[nodiscard]] SampleResult Result() const {
+    return {token, logprob, {top, top + num_top}, digest};
+  }
+};
+
+// Spans are in the memory of the device. Digests of two kinds of device are
+// hashes of different make and do not compare.
 struct Sample {
   static constexpr std::string_view kName = "sample";
   struct Args {
     ConstView logits;  // [rows, vocab] f32
     std::span<const SamplingRow> rows;
-    std::span<SampleResult> results;  // [rows]
+    std::span<SampledRow> results;  // [rows]
+    std::span<int32_t> drawn = {};  // by SamplingRow::slot
   };
 };
 

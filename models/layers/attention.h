@@ -3,11 +3,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "kernels/ops/attention.h"
 #include "models/layers/linear.h"
-#include "models/layers/norm.h"
 #include "models/layers/weights.h"
 #include "models/residual/stream.h"
 #include "models/step.h"
@@ -22,43 +22,35 @@ struct AttentionShape {
   int64_t head_dim = 0;
 };
 
-// What happens to queries and keys between projection and rotation: nothing.
-struct PlainQueryKey {
-  void operator()(View q, View k, Step& step) const {}
-};
-
 // An RMSNorm over each head's dimensions, one weight [head_dim] for all heads.
 struct PerHeadQueryKeyNorm {
   PerHeadQueryKeyNorm(const WeightScope& w, int64_t head_dim, float eps)
-      : q_norm(w, "q_norm", head_dim, eps),
-        k_norm(w, "k_norm", head_dim, eps) {}
-  void operator()(View q, View k, Step& step) const {
-    q_norm.Apply(q, q, step);
-    k_norm.Apply(k, k, step);
-  }
-  Norm q_norm, k_norm;
+      : q(w.Vector("q_norm", head_dim)),
+        k(w.Vector("k_norm", head_dim)),
+        eps(eps) {}
+  Tensor q, k;  // [head_dim]
+  float eps;
 };
 
 // Grouped-query attention with rotary positions over the whole head and paged
 // keys and values. The output projection leaves its sum over ranks to whoever
 // reads the stream next.
-template <typename QueryKey = PlainQueryKey>
 class GroupedQueryAttention {
  public:
   GroupedQueryAttention(const WeightScope& w, const AttentionShape& shape,
-                        RopeFrequencies rope, QueryKey query_key = {})
+                        const RopeFrequencies& rope,
+                        std::optional<PerHeadQueryKeyNorm> norm = std::nullopt)
       : shape_(shape),
         qkv_(w,
              {{"q_proj", shape.heads * shape.head_dim},
               {"k_proj", shape.kv_heads * shape.head_dim},
               {"v_proj", shape.kv_heads * shape.head_dim}},
              shape.hidden),
-        query_key_(std::move(query_key)),
+        norm_(std::move(norm)),
         out_(w, {{"o_proj", shape.hidden}}, shape.heads * shape.head_dim),
-        inv_freq_(std::move(rope.inv_freq)),
+        inv_freq_(w.Constant(rope.inv_freq)),
         amplitude_(rope.amplitude),
-        rope_(w.Kernel<Rope>()),
-        kv_write_(w.Kernel<KvWrite>()),
+        rotate_and_store_(w.Kernel<RotateAndStore>()),
         attention_(w.Kernel<PagedAttention>()) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
@@ -71,12 +63,19 @@ class GroupedQueryAttention {
         all.Columns(q_columns, q_columns + kv_columns).Heads(shape_.kv_heads);
     const View v =
         all.Columns(q_columns + kv_columns, qkv_.out()).Heads(shape_.kv_heads);
-    query_key_(q, k, step);
-    Rotate(q, step);
-    Rotate(k, step);
-    step.Run<KvWrite>(
-        kv_write_,
-        {.k = k, .v = v, .pages = step.kv(), .batch = &step.batch()});
+    RotateAndStore::Args entry = {.q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .inv_freq = inv_freq_.view(),
+                                  .amplitude = amplitude_,
+                                  .pages = step.kv(),
+                                  .batch = &step.batch()};
+    if (norm_.has_value()) {
+      entry.q_norm = norm_->q.view();
+      entry.k_norm = norm_->k.view();
+      entry.eps = norm_->eps;
+    }
+    step.Run<RotateAndStore>(rotate_and_store_, entry);
     const Scratch heads = step.NewScratch(x.view().dim(0), q_columns);
     step.Run<PagedAttention>(
         attention_,
@@ -89,21 +88,13 @@ class GroupedQueryAttention {
   }
 
  private:
-  void Rotate(View heads, Step& step) const {
-    step.Run<Rope>(rope_, {.x = heads,
-                           .positions = step.batch().positions,
-                           .inv_freq = inv_freq_,
-                           .amplitude = amplitude_});
-  }
-
   AttentionShape shape_;
   Linear qkv_;
-  QueryKey query_key_;
+  std::optional<PerHeadQueryKeyNorm> norm_;
   Linear out_;
-  std::vector<float> inv_freq_;  // [head_dim / 2]
+  Tensor inv_freq_;  // [head_dim / 2] f32
   float amplitude_;
-  KernelFn<Rope> rope_;
-  KernelFn<KvWrite> kv_write_;
+  KernelFn<RotateAndStore> rotate_and_store_;
   KernelFn<PagedAttention> attention_;
 };
 

@@ -25,12 +25,15 @@ class Linear {
   // x: [rows, in]; the result: [rows, out].
   [[nodiscard]] Scratch operator()(ConstView x, Step& step) const {
     Scratch y = step.NewScratch(x.dim(0), out());
-    Into(x, y.view(), step);
+    Into(x, y.view(), step.batch().runs, step);
     return y;
   }
-  // out: [rows, out] in the dtype of x, or f32; not x.
-  void Into(ConstView x, View out, Step& step) const {
-    step.Run<Matmul>(matmul_, {.x = x, .weight = weight_.matrix, .out = out});
+  // x: rows of the kinds that `runs` says (ops/matmul.h); out: [rows, out] in
+  // the dtype of x, or f32; not x.
+  void Into(ConstView x, View out, std::span<const RowRun> runs,
+            Step& step) const {
+    step.Run<Matmul>(
+        matmul_, {.x = x, .weight = weight_.matrix, .out = out, .runs = runs});
   }
 
  private:

@@ -14,7 +14,8 @@
 namespace baton {
 
 // Logits in f32. They have exactly `vocab` columns: rows that packing pads
-// have no column, so they cannot win.
+// have no column, so they cannot win. A row's logits choose a token that is
+// generated, whatever the row is: its kind is "generated" here.
 class LmHead {
  public:
   LmHead(const WeightScope& w, std::string_view name, int64_t vocab,
@@ -27,14 +28,14 @@ class LmHead {
     const int64_t n = static_cast<int64_t>(rows.size());
     Tensor logits = step.NewTensor(DType::kF32, {n, linear_.out()});
     if (n == x.view().dim(0)) {
-      linear_.Into(x.view(), logits.view(), step);
+      linear_.Into(x.view(), logits.view(), {}, step);
     } else {
       const Scratch wanted = step.NewScratch(n, hidden_);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t row = rows[static_cast<size_t>(i)];
         step.Copy(wanted.view().Rows(i, i + 1), x.view().Rows(row, row + 1));
       }
-      linear_.Into(wanted.view(), logits.view(), step);
+      linear_.Into(wanted.view(), logits.view(), {}, step);
     }
     return Logits(std::move(logits));
   }

@@ -192,7 +192,8 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
     if (decl == nullptr) continue;
     const SliceOptions& options = *loader_->options_;
     if (weight.buffer.data() == nullptr) {
-      const int64_t bytes = PackedBytes(n, k, options.dtype);
+      const int64_t bytes =
+          PackedBytesOn(options.device->kind(), n, k, options.dtype);
       StatusOr<Buffer> buffer = loader_->Allocate(bytes);
       if (!buffer.ok()) {
         loader_->Keep(buffer.status());
@@ -201,9 +202,8 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
       weight.buffer = *std::move(buffer);
       weight.matrix.data = weight.buffer.data();
       weight.matrix.dtype = options.dtype;
-      if (options.device->kind() == DeviceKind::kCpu) {
-        std::memset(weight.buffer.data(), 0, static_cast<size_t>(bytes));
-      }
+      loader_->Keep(
+          options.device->Clear(weight.buffer.data(), bytes, *options.stream));
     }
     PackedTarget target{
         weight.buffer.data(), options.dtype, n, k, first_row, pack,
@@ -212,6 +212,24 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
     first_row += part.rows;
   }
   return weight;
+}
+
+Tensor WeightScope::Constant(std::span<const float> values) const {
+  if (!loader_->loads() || !loader_->status_.ok()) return {};
+  const SliceOptions& options = *loader_->options_;
+  const Shape shape{static_cast<int64_t>(values.size())};
+  StatusOr<Tensor> constant =
+      Tensor::Allocate(*options.device, DType::kF32, shape);
+  if (!constant.ok()) {
+    loader_->Keep(constant.status());
+    return {};
+  }
+  loader_->Keep(
+      options.device->Copy(constant->view().data(),
+                           reinterpret_cast<const std::byte*>(values.data()),
+                           constant->bytes(), *options.stream));
+  loader_->Keep(options.stream->Synchronize());
+  return *std::move(constant);
 }
 
 float WeightScope::Scalar(std::string_view name,

@@ -86,6 +86,8 @@ class WeightScope {
   // from the mapping straight into the packed memory.
   [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
                                     int64_t k) const;
+  // Values that come from no tensor, f32, in the memory of the device.
+  [[nodiscard]] Tensor Constant(std::span<const float> values) const;
   // One element, stored as [] or [1]; its name has no ".weight". Without a
   // fallback it must be there.
   [[nodiscard]] float Scalar(

@@ -7,6 +7,9 @@
 
 namespace baton {
 
+// Of the tokens in one place, the most whose logprobs can be asked for.
+inline constexpr int kMaxTopLogprobs = 64;
+
 struct TokenLogprob {
   int32_t token = 0;
   float logprob = 0;
@@ -17,7 +20,7 @@ struct SampleResult {
   int32_t token = 0;
   float logprob = 0;              // of `token`, before temperature and filters
   std::vector<TokenLogprob> top;  // best first; ties to the lowest id
-  uint64_t digest = 0;            // FNV-1a over the row's bits, if asked for
+  uint64_t digest = 0;            // of the row's bits, if asked for
   friend bool operator==(const SampleResult&, const SampleResult&) = default;
 };
 

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
+#include "runtime/base/sampling.h"
+
 namespace baton {
 namespace {
-
-constexpr int kMaxLogprobs = 64;
 
 Status CheckSampling(const SamplingParams& s) {
   if (!std::isfinite(s.temperature) || s.temperature < 0 ||
@@ -23,13 +23,13 @@ Status CheckSampling(const SamplingParams& s) {
   if (!(s.min_p >= 0 && s.min_p <= 1)) {
     return InvalidArgument("min_p {}: expected 0 to 1", s.min_p);
   }
-  if (s.top_logprobs < 0 || s.top_logprobs > kMaxLogprobs) {
+  if (s.top_logprobs < 0 || s.top_logprobs > kMaxTopLogprobs) {
     return InvalidArgument("logprobs {}: expected 0 to {}", s.top_logprobs,
-                           kMaxLogprobs);
+                           kMaxTopLogprobs);
   }
-  if (s.prompt_logprobs < 0 || s.prompt_logprobs > kMaxLogprobs) {
+  if (s.prompt_logprobs < 0 || s.prompt_logprobs > kMaxTopLogprobs) {
     return InvalidArgument("prompt_logprobs {}: expected 0 to {}",
-                           s.prompt_logprobs, kMaxLogprobs);
+                           s.prompt_logprobs, kMaxTopLogprobs);
   }
   return OkStatus();
 }

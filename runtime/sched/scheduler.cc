@@ -196,7 +196,7 @@ bool Scheduler::AddRows(SequenceId id, int64_t rows, Round& round,
                         s.tokens.begin() + s.issued + 1 + targets);
   }
   if (!s.started) {
-    round.starts.push_back({id, s.request.sampling});
+    round.starts.push_back({id, s.request.sampling, s.prompt()});
     s.started = true;
   }
   s.issued = end;

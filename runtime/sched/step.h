@@ -53,6 +53,7 @@ struct StepDescriptor {
 struct SequenceStart {
   SequenceId id;
   SamplingParams sampling;
+  int64_t prompt_tokens = 0;  // positions before it are the prompt's
   friend bool operator==(const SequenceStart&, const SequenceStart&) = default;
 };
 

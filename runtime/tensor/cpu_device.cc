@@ -52,6 +52,10 @@ class CpuDevice : public Device {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
     return OkStatus();
   }
+  Status Clear(std::byte* data, int64_t bytes, Stream& stream) override {
+    if (bytes > 0) std::memset(data, 0, static_cast<size_t>(bytes));
+    return OkStatus();
+  }
 
  private:
   ThreadPool pool_;
@@ -60,6 +64,16 @@ class CpuDevice : public Device {
 void FreeHost(void*, std::byte* data, int64_t) { std::free(data); }
 
 }  // namespace
+
+Status Stream::BeginCapture() {
+  return Unimplemented("{} streams do not record", Name(kind()));
+}
+StatusOr<std::unique_ptr<Graph>> Stream::EndCapture() {
+  return Unimplemented("{} streams do not record", Name(kind()));
+}
+StatusOr<int64_t> Device::FreeBytes() {
+  return Unimplemented("{} devices do not count their memory", Name(kind()));
+}
 
 StatusOr<Buffer> AllocateHostBuffer(int64_t bytes) {
   BATON_CHECK(bytes >= 0);

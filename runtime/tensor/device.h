@@ -75,6 +75,15 @@ class Event {
   virtual Status Wait() = 0;
 };
 
+// Work recorded from a stream, to be launched on it many times. It uses the
+// memory it was recorded with, which must outlive it. Owner thread: the
+// stream's.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual Status Launch() = 0;
+};
+
 // An ordered queue of work on one device; belongs to one actor and is used
 // from that actor's thread only. On the CPU work runs when it is submitted.
 class Stream {
@@ -86,6 +95,12 @@ class Stream {
   virtual Status WaitFor(Event& event) = 0;
   // Waits for all submitted work. Internal: the device failed.
   virtual Status Synchronize() = 0;
+
+  // Whether work can be recorded. Between BeginCapture and EndCapture what is
+  // submitted is recorded and does not run; nothing may wait meanwhile.
+  [[nodiscard]] virtual bool CanCapture() const { return false; }
+  virtual Status BeginCapture();
+  [[nodiscard]] virtual StatusOr<std::unique_ptr<Graph>> EndCapture();
 };
 
 // Thread: any.
@@ -101,6 +116,10 @@ class Device {
   // Asynchronous with respect to the host where the device is.
   virtual Status Copy(std::byte* to, const std::byte* from, int64_t bytes,
                       Stream& stream) = 0;
+  // Fills with zero bytes, in the order of the stream.
+  virtual Status Clear(std::byte* data, int64_t bytes, Stream& stream) = 0;
+  // Memory that Allocate could still give. Unimplemented: not known.
+  [[nodiscard]] virtual StatusOr<int64_t> FreeBytes();
 };
 
 // The CPU. Streams made by it run kernels on `threads` threads (>= 1; the

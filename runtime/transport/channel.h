@@ -3,9 +3,9 @@
 // sends packets to named peers and delivers what peers sent. Back ends:
 // in-process (inproc_channel.h) and UCX (ucx_channel.h).
 //
-// Lifecycle: Create -> address() -> Connect(peers) -> Send/Progress* ->
-// destroy. Owner thread: the stage actor's; every method but Address() and
-// Interrupt() is called from it, and Progress() calls the handler on it.
+// Lifecycle: Create -> Address() -> Connect(peers) -> Send/Progress* -> Renew()
+// -> Address() -> ... -> destroy. Owner thread: the stage actor's; every method
+// but Interrupt() is called from it, and Progress() calls the handler on it.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,9 @@ struct PacketHeader {
 struct Packet {
   StageId from;
   PacketHeader header;
-  Tensor payload;  // [rows, columns]
+  Tensor payload;  // [rows, columns], host memory or the stage's device
+  // Not null: work that reads the payload first waits for this, in its stream.
+  std::unique_ptr<Event> ready;
 };
 
 // One placement's secrets and limits, the same on every stage.
@@ -78,8 +80,13 @@ class DataPlane {
   virtual ~DataPlane() = default;
 
   // What a peer needs to connect to this end; bytes, sent over the control
-  // plane. Thread: any.
+  // plane.
   [[nodiscard]] virtual std::string Address() const = 0;
+
+  // Between sessions: ends the last one, and after the loss of a peer makes
+  // this end anew, with another Address(), where what the peer left half done
+  // could be in the way of others. Internal: it cannot be made.
+  virtual Status Renew() { return OkStatus(); }
 
   // Starts a session: `self` is this end's stage, peers by stage and address.
   // Packets of other sessions are dropped and counted from now on; whatever was
@@ -88,6 +95,10 @@ class DataPlane {
   virtual Status Connect(
       const SessionInfo& session, StageId self,
       const std::vector<std::pair<StageId, std::string>>& peers) = 0;
+
+  // Whether payloads may lie in the memory of the stage's device, complete in
+  // the order of its stream.
+  [[nodiscard]] virtual bool TakesDeviceMemory() const { return false; }
 
   // Queues a packet; the tensor is kept until it has left. Without a credit it
   // waits in a queue bounded by what the caller has steps for. Unavailable: the

@@ -203,7 +203,7 @@ bool UcxPlane::Poll() {
 
 void UcxPlane::Sleep(absl::Duration timeout) {
   const absl::Time start = absl::Now();
-  const absl::Duration spin = std::min(spin_, timeout);
+  const absl::Duration spin = std::min(options_.spin, timeout);
   int rounds = 0;
   do {
     if (worker_->Progress() || !inbox_empty() || worker_->TakeInterrupt()) {
@@ -219,8 +219,8 @@ StatusOr<std::unique_ptr<DataPlane>> NewUcxDataPlane(const UcxOptions& options,
                                                      DataPlaneEvents events) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<UcxWorker> worker,
                          UcxWorker::Create(options));
-  auto plane = std::make_unique<UcxPlane>(std::move(worker), options.spin,
-                                          std::move(events));
+  auto plane =
+      std::make_unique<UcxPlane>(std::move(worker), options, std::move(events));
   BATON_RETURN_IF_ERROR(plane->Listen());
   return std::unique_ptr<DataPlane>(std::move(plane));
 }

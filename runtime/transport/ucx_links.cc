@@ -62,8 +62,21 @@ void UcxPlane::Fail(Link& link, std::string_view what, ucs_status_t status) {
   if (!link.live) return;
   link.live = false;
   all_live_ = false;
+  lost_a_peer_ = true;
   LinkLost(link.peer, Unavailable("stage {}: {}: {}", link.peer.value(), what,
                                   ucs_status_string(status)));
+}
+
+Status UcxPlane::Renew() {
+  EndSession();
+  if (!lost_a_peer_) return OkStatus();
+  BATON_RETURN_IF_ERROR(worker_->Reopen(options_));
+  // Nothing of the old worker's calls back any more.
+  links_.clear();
+  transfers_.clear();
+  all_live_ = true;
+  lost_a_peer_ = false;
+  return Listen();
 }
 
 // Only marks: UCX may be calling back. Poll closes it.

@@ -30,11 +30,11 @@ namespace baton {
 // of links; nothing else runs on another thread but Interrupt().
 class UcxPlane final : public SessionPlane {
  public:
-  UcxPlane(std::unique_ptr<UcxWorker> worker, absl::Duration spin,
+  UcxPlane(std::unique_ptr<UcxWorker> worker, const UcxOptions& options,
            DataPlaneEvents events)
       : SessionPlane(std::move(events)),
         worker_(std::move(worker)),
-        spin_(spin) {}
+        options_(options) {}
   ~UcxPlane() override {
     EndSession();
     // No operation can touch its buffer after this; then the buffers go.
@@ -45,6 +45,9 @@ class UcxPlane final : public SessionPlane {
   Status Listen();
 
   std::string Address() const override { return worker_->address(); }
+  // A peer killed between taking a place in our queue in shared memory and
+  // filling it stops that queue for all that come after it.
+  Status Renew() override;
   void Interrupt() override { worker_->Interrupt(); }
 
  private:
@@ -106,7 +109,8 @@ class UcxPlane final : public SessionPlane {
   void FlushLinks();
 
   std::unique_ptr<UcxWorker> worker_;
-  absl::Duration spin_;
+  UcxOptions options_;
+  bool lost_a_peer_ = false;       // since the worker was opened
   bool all_live_ = true;           // false: CloseDeadLinks has something to do
   std::list<Link> links_;          // stable: UCX holds pointers to them
   std::list<Transfer> transfers_;  // not finished

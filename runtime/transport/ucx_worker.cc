@@ -97,16 +97,31 @@ StatusOr<std::string_view> UnwrapUcxAddress(std::string_view address) {
 StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(
     const UcxOptions& options) {
   std::unique_ptr<UcxWorker> worker(new UcxWorker);
-  BATON_RETURN_IF_ERROR(worker->OpenContext(options));
-  BATON_RETURN_IF_ERROR(worker->OpenWorker(options));
-  BATON_RETURN_IF_ERROR(worker->ReadAddress());
+  worker->interrupt_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (worker->interrupt_fd_ < 0) {
+    return ResourceExhausted("eventfd: {}", std::strerror(errno));
+  }
+  BATON_RETURN_IF_ERROR(worker->Reopen(options));
   return worker;
 }
 
 UcxWorker::~UcxWorker() {
+  Close();
+  if (interrupt_fd_ >= 0) close(interrupt_fd_);
+}
+
+void UcxWorker::Close() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);
-  if (interrupt_fd_ >= 0) close(interrupt_fd_);
+  worker_ = nullptr;
+  context_ = nullptr;
+}
+
+Status UcxWorker::Reopen(const UcxOptions& options) {
+  Close();
+  BATON_RETURN_IF_ERROR(OpenContext(options));
+  BATON_RETURN_IF_ERROR(OpenWorker(options));
+  return ReadAddress();
 }
 
 Status UcxWorker::OpenContext(const UcxOptions& options) {
@@ -139,10 +154,8 @@ Status UcxWorker::OpenWorker(const UcxOptions& options) {
                     status);
   }
   status = ucp_worker_get_efd(worker_, &events_fd_);
-  if (status != UCS_OK) return UcxError("ucp_worker_get_efd", status);
-  interrupt_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (interrupt_fd_ >= 0) return OkStatus();
-  return ResourceExhausted("eventfd: {}", std::strerror(errno));
+  if (status == UCS_OK) return OkStatus();
+  return UcxError("ucp_worker_get_efd", status);
 }
 
 Status UcxWorker::ReadAddress() {

@@ -19,8 +19,8 @@ namespace baton {
 // has events or another thread interrupts.
 //
 // Lifecycle: Create -> Progress and Sleep -> destroy, after which no transfer
-// touches its buffer. Owner thread: the data plane's, except address() and
-// Interrupt(). Easily forgotten: Sleep may return early, with nothing to do.
+// touches its buffer. Owner thread: the data plane's, except Interrupt().
+// Easily forgotten: Sleep may return early, with nothing to do.
 class UcxWorker {
  public:
   // Internal: UCX failed; the message names the call.
@@ -29,6 +29,10 @@ class UcxWorker {
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
+
+  // Closes everything and starts anew, with another address. Internal: it
+  // cannot; then only destroying is left.
+  [[nodiscard]] Status Reopen(const UcxOptions& options);
 
   [[nodiscard]] ucp_worker* handle() const { return worker_; }
   [[nodiscard]] const std::string& address() const { return address_; }
@@ -44,6 +48,7 @@ class UcxWorker {
 
  private:
   UcxWorker() = default;
+  void Close();
   [[nodiscard]] Status OpenContext(const UcxOptions& options);
   [[nodiscard]] Status OpenWorker(const UcxOptions& options);
   [[nodiscard]] Status ReadAddress();

@@ -27,7 +27,7 @@ struct OpList {
 };
 using AllOps =
     OpList<PackMatrix, Matmul, RmsNorm, AddRmsNorm, Add, SiluMul, Relu2, Xielu,
-           Embedding, Rope, KvWrite, PagedAttention, Sample>;
+           Embedding, Rope, KvWrite, RotateAndStore, PagedAttention, Sample>;
 
 TEST(KernelRegistryTest, HasEveryOpForEachTypeAndInstructionSet) {
   for (const CpuIsa isa :

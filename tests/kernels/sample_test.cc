@@ -25,10 +25,12 @@ class SampleTest : public IsaTest {
  protected:
   std::vector<SampleResult> Draw(Machine& machine, const Tensor& logits,
                                  const std::vector<SamplingRow>& rows) {
-    std::vector<SampleResult> results(rows.size());
+    std::vector<SampledRow> results(rows.size());
     EXPECT_TRUE(
         machine.Run<Sample>(DType::kF32, {logits.view(), rows, results}).ok());
-    return results;
+    std::vector<SampleResult> wanted;
+    for (const SampledRow& row : results) wanted.push_back(row.Result());
+    return wanted;
   }
   SampleResult One(const std::vector<float>& logits, const SamplingRow& row) {
     const auto vocab = static_cast<int64_t>(logits.size());
@@ -122,13 +124,13 @@ TEST_P(SampleTest, DependsOnItsRequestAlone) {
   const std::vector<SampleResult> all = Draw(several, logits, rows);
   for (size_t i = 0; i < 12; ++i) {
     const auto row = static_cast<int64_t>(i);
-    std::vector<SampleResult> one(1);
+    std::vector<SampledRow> one(1);
     ASSERT_TRUE(
         machine()
             .Run<Sample>(DType::kF32,
                          {logits.view().Rows(row, row + 1), {&rows[i], 1}, one})
             .ok());
-    EXPECT_EQ(one[0], all[i]);
+    EXPECT_EQ(one[0].Result(), all[i]);
   }
 }
 
@@ -167,7 +169,7 @@ TEST_P(SampleTest, ReportsTheForcedToken) {
 }
 
 TEST_P(SampleTest, GivesNoMoreLogprobsThanTokens) {
-  EXPECT_EQ(One(kLogits, {.top_logprobs = 100}).top.size(), kLogits.size());
+  EXPECT_EQ(One(kLogits, {.top_logprobs = kMaxTopLogprobs}).top.size(), kLogits.size());
 }
 
 TEST_P(SampleTest, DigestsEveryBitOfARow) {
@@ -184,13 +186,28 @@ TEST_P(SampleTest, TakesZeroRows) {
   EXPECT_TRUE(Draw(machine(), Poisoned(DType::kF32, {0, 5}), {}).empty());
 }
 
+TEST_P(SampleTest, WritesTheTokenToItsSlot) {
+  const Tensor logits = Filled(DType::kF32, {2, 3}, {0, 1, 0, 0, 0, 1});
+  std::vector<SamplingRow> rows(2);
+  rows[1].slot = 1;
+  std::vector<SampledRow> results(2);
+  std::vector<int32_t> drawn = {-7, -7};
+  ASSERT_TRUE(
+      machine()
+          .Run<Sample>(DType::kF32, {logits.view(), rows, results, drawn})
+          .ok());
+  EXPECT_EQ(drawn, (std::vector<int32_t>{-7, 2}));
+}
+
 TEST_P(SampleTest, RefusesWhatDoesNotFit) {
   const Tensor logits = Random(DType::kF32, {2, 5}, 1);
-  std::vector<SampleResult> results(2);
+  std::vector<SampledRow> results(2);
   std::vector<SamplingRow> one(1);
   std::vector<SamplingRow> outside(2);
   outside[1].forced = 5;
-  for (const std::vector<SamplingRow>& rows : {one, outside}) {
+  std::vector<SamplingRow> no_slot(2);
+  no_slot[1].slot = 0;
+  for (const std::vector<SamplingRow>& rows : {one, outside, no_slot}) {
     EXPECT_EQ(machine()
                   .Run<Sample>(DType::kF32, {logits.view(), rows, results})
                   .code(),

@@ -105,7 +105,7 @@ class Pipeline {
       for (Capture& capture : result->captures) {
         output.captures.push_back(std::move(capture));
       }
-      output.samples = std::move(result->samples);
+      output.samples = result->Samples();
       CopyLogits(result->logits, output);
     }
     for (const Fed& f : fed) {

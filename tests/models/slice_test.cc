@@ -29,6 +29,9 @@ class CountingDevice : public Device {
               Stream& stream) override {
     return real_.Copy(to, from, bytes, stream);
   }
+  Status Clear(std::byte* data, int64_t bytes, Stream& stream) override {
+    return real_.Clear(data, bytes, stream);
+  }
   int allocations = 0;
 
  private:
@@ -233,9 +236,9 @@ TEST_F(SliceTest, GivesLogitsOfTheRowsAskedForOnly) {
   args.logit_rows = rows;
   args.sampling = sampling;
   const VisitResult result = *slice_->Run(args);
-  ASSERT_EQ(result.samples.size(), 2);
-  EXPECT_EQ(result.samples[0].digest, all.samples[0].digest);
-  EXPECT_EQ(result.samples[1].digest, all.samples[2].digest);
+  ASSERT_EQ(result.Samples().size(), 2);
+  EXPECT_EQ(result.Samples()[0].digest, all.samples[0].digest);
+  EXPECT_EQ(result.Samples()[1].digest, all.samples[2].digest);
   EXPECT_TRUE(result.stream.empty());
 }
 

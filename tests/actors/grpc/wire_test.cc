@@ -49,7 +49,7 @@ Round SomeRound() {
   sampling.top_logprobs = 5;
   sampling.prompt_logprobs = 2;
   sampling.digest = true;
-  round.starts = {{SequenceId(5), sampling}};
+  round.starts = {{SequenceId(5), sampling, 3}};
   round.steps = {step};
   return round;
 }

@@ -217,6 +217,7 @@ TEST_P(ProcessTest, SurvivesAPeerKilledWithTransfersInFlight) {
   EXPECT_LT(IdleLoad(self_), 0.05);
   EXPECT_EQ(self_.lost.size(), 1u);
   // A replacement takes the place of the lost one.
+  ASSERT_TRUE(self_->Renew().ok());
   EchoProcess next(GetParam().transports);
   next.Join(self_, 2);
   self_.packets.clear();

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/kernels.h"
+
+namespace baton::cpu {
+
+template <typename T, CpuIsa kIsa>
+Status RotateAndStoreCpu(const RotateAndStore::Args& args, Stream& stream) {
+  const auto norm = [&](View x, ConstView weight) {
+    return RmsNormCpu<T, kIsa>(
+        {.x = x, .weight = weight, .out = x, .eps = args.eps}, stream);
+  };
+  if (args.q_norm.data() != nullptr) {
+    BATON_RETURN_IF_ERROR(norm(args.q, args.q_norm));
+    BATON_RETURN_IF_ERROR(norm(args.k, args.k_norm));
+  }
+  if (args.inv_freq.data() != nullptr) {
+    const std::span<const float> inv_freq(
+        args.inv_freq.Row<float>(0), static_cast<size_t>(args.inv_freq.dim(0)));
+    for (const View& x : {args.q, args.k}) {
+      const Rope::Args rope = {.x = x,
+                               .positions = args.batch->positions,
+                               .inv_freq = inv_freq,
+                               .amplitude = args.amplitude};
+      BATON_RETURN_IF_ERROR((RopeCpu<T, kIsa>(rope, stream)));
+    }
+  }
+  return KvWriteCpu<T>(
+      {.k = args.k, .v = args.v, .pages = args.pages, .batch = args.batch},
+      stream);
+}
+
+BATON_INSTANTIATE_CPU(RotateAndStoreCpu, RotateAndStore);
+
+}  // namespace baton::cpu

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/device_visits.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "kernels/ops/matmul.h"
+#include "runtime/base/check.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+// Tokens a recorded visit has room for: this many times a power of two.
+constexpr int64_t kTokenStep = 512;
+constexpr std::array<int64_t, 9> kRowBuckets = {1, 2, 4, 8, 16, 24, 32, 48, 64};
+
+template <typename T>
+T* At(std::byte* block, int64_t offset) {
+  return reinterpret_cast<T*>(block + offset);
+}
+
+std::vector<PromptTile> TilesOf(const AttentionBatch& batch) {
+  std::vector<PromptTile> tiles;
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const SequenceSpan& span = batch.sequences[s];
+    for (int64_t i = 0; i < span.prompt_rows; i += kPromptTileRows) {
+      tiles.push_back({static_cast<int32_t>(span.first_row + i),
+                       static_cast<int32_t>(
+                           std::min(kPromptTileRows, span.prompt_rows - i)),
+                       static_cast<int32_t>(span.first_position + i),
+                       static_cast<int32_t>(s)});
+    }
+  }
+  std::stable_sort(
+      tiles.begin(), tiles.end(), [](const PromptTile& a, const PromptTile& b) {
+        return a.first_position + a.rows > b.first_position + b.rows;
+      });
+  return tiles;
+}
+
+int64_t CountTiles(const AttentionBatch& batch) {
+  int64_t tiles = 0;
+  for (const SequenceSpan& span : batch.sequences) {
+    tiles += (span.prompt_rows + kPromptTileRows - 1) / kPromptTileRows;
+  }
+  return tiles;
+}
+
+std::vector<RowRun> RunsOf(const AttentionBatch& batch) {
+  std::vector<RowRun> runs;
+  auto add = [&](RowKind kind, int64_t first, int64_t rows) {
+    if (rows == 0) return;
+    if (!runs.empty() && runs.back().kind == kind) {
+      runs.back().rows += rows;
+    } else {
+      runs.push_back({kind, first, rows});
+    }
+  };
+  for (const SequenceSpan& span : batch.sequences) {
+    add(RowKind::kPrompt, span.first_row, span.prompt_rows);
+    add(RowKind::kGenerated, span.first_row + span.prompt_rows,
+        span.rows - span.prompt_rows);
+  }
+  return runs;
+}
+
+// Tokens seen by the generated row that sees most; 0 without one.
+int64_t Longest(const AttentionBatch& batch) {
+  int64_t longest = 0;
+  for (const SequenceSpan& span : batch.sequences) {
+    if (span.rows > span.prompt_rows) {
+      longest = std::max(longest, span.first_position + span.rows);
+    }
+  }
+  return longest;
+}
+
+}  // namespace
+
+VisitBlock::Sizes VisitBlock::SizesOf(const VisitArgs& args) {
+  Sizes sizes;
+  sizes.rows = static_cast<int64_t>(args.batch->positions.size());
+  sizes.sequences = static_cast<int64_t>(args.batch->sequences.size());
+  for (const SequenceSpan& span : args.batch->sequences) {
+    sizes.page_stride =
+        std::max(sizes.page_stride, static_cast<int64_t>(span.pages.size()));
+  }
+  sizes.tiles = CountTiles(*args.batch);
+  sizes.logit_rows = static_cast<int64_t>(args.sampling.size());
+  return sizes;
+}
+
+VisitBlock::VisitBlock(const Sizes& sizes) : sizes_(sizes) {
+  auto place = [&](int64_t& offset, int64_t bytes) {
+    offset = bytes_;
+    bytes_ = PadTo(bytes_ + bytes, kAlignment);
+  };
+  constexpr int64_t kWord = sizeof(int32_t);
+  place(ids_, sizes.rows * kWord);
+  place(positions_, sizes.rows * kWord);
+  place(row_sequence_, sizes.rows * kWord);
+  place(page_table_, sizes.sequences * sizes.page_stride * kWord);
+  place(tiles_, sizes.tiles * static_cast<int64_t>(sizeof(PromptTile)));
+  place(sampling_,
+        sizes.logit_rows * static_cast<int64_t>(sizeof(SamplingRow)));
+}
+
+void VisitBlock::Fill(const VisitArgs& args, PageId spare,
+                      std::byte* host) const {
+  const AttentionBatch& batch = *args.batch;
+  auto* ids = At<int32_t>(host, ids_);
+  auto* positions = At<int32_t>(host, positions_);
+  auto* row_sequence = At<int32_t>(host, row_sequence_);
+  auto* table = At<PageId>(host, page_table_);
+  std::fill_n(ids, sizes_.rows, 0);
+  std::copy(args.ids.begin(), args.ids.end(), ids);
+  std::fill_n(positions, sizes_.rows, 0);
+  std::copy(batch.positions.begin(), batch.positions.end(), positions);
+  std::fill_n(table, sizes_.sequences * sizes_.page_stride, spare);
+  int64_t row = 0;
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const SequenceSpan& span = batch.sequences[s];
+    std::copy(span.pages.begin(), span.pages.end(),
+              table + static_cast<int64_t>(s) * sizes_.page_stride);
+    std::fill_n(row_sequence + row, span.rows, static_cast<int32_t>(s));
+    row += span.rows;
+  }
+  // Rows of nobody use the last sequence's place, which then is nobody's too.
+  std::fill_n(row_sequence + row, sizes_.rows - row,
+              static_cast<int32_t>(sizes_.sequences - 1));
+  const std::vector<PromptTile> tiles = TilesOf(batch);
+  std::copy(tiles.begin(), tiles.end(), At<PromptTile>(host, tiles_));
+  auto* sampling = At<SamplingRow>(host, sampling_);
+  std::fill_n(sampling, sizes_.logit_rows, SamplingRow{});
+  std::copy(args.sampling.begin(), args.sampling.end(), sampling);
+}
+
+DeviceBatch VisitBlock::Batch(std::byte* block, int64_t longest) const {
+  return {.positions = At<int32_t>(block, positions_),
+          .row_sequence = At<int32_t>(block, row_sequence_),
+          .page_table = At<PageId>(block, page_table_),
+          .page_stride = sizes_.page_stride,
+          .tiles = At<PromptTile>(block, tiles_),
+          .num_tiles = sizes_.tiles,
+          .longest = longest};
+}
+
+std::span<const int32_t> VisitBlock::Ids(std::byte* block) const {
+  return {At<int32_t>(block, ids_), static_cast<size_t>(sizes_.rows)};
+}
+
+std::span<const SamplingRow> VisitBlock::Sampling(std::byte* block) const {
+  return {At<SamplingRow>(block, sampling_),
+          static_cast<size_t>(sizes_.logit_rows)};
+}
+
+// Memory for one recorded visit: nothing is given back before the arena goes.
+class DeviceVisits::Arena : public Device {
+ public:
+  explicit Arena(Device* device) : device_(device) {}
+  DeviceKind kind() const override { return device_->kind(); }
+  StatusOr<Buffer> Allocate(int64_t bytes) override {
+    BATON_ASSIGN_OR_RETURN(Buffer buffer, device_->Allocate(bytes));
+    blocks_.push_back(std::move(buffer));
+    return Buffer(
+        blocks_.back().data(), bytes, kind(), [](void*, std::byte*, int64_t) {},
+        nullptr);
+  }
+  StatusOr<Buffer> AllocateHost(int64_t bytes) override {
+    return device_->AllocateHost(bytes);
+  }
+  StatusOr<std::unique_ptr<Stream>> NewStream() override {
+    return device_->NewStream();
+  }
+  Status Copy(std::byte* to, const std::byte* from, int64_t bytes,
+              Stream& stream) override {
+    return device_->Copy(to, from, bytes, stream);
+  }
+  Status Clear(std::byte* data, int64_t bytes, Stream& stream) override {
+    return device_->Clear(data, bytes, stream);
+  }
+
+ private:
+  Device* device_;
+  std::vector<Buffer> blocks_;
+};
+
+DeviceVisits::DeviceVisits(const Step::Parts& parts, PageId spare)
+    : parts_(parts), spare_(spare) {}
+DeviceVisits::~DeviceVisits() = default;
+
+StatusOr<VisitResult> DeviceVisits::Run(const VisitArgs& args,
+                                        const DecoderInfo& info,
+                                        const Body& body) {
+  const std::optional<Shape> shape = Recordable(args, info);
+  if (!shape.has_value()) return RunOnce(args, info, body);
+  auto found = recorded_.find(*shape);
+  if (found != recorded_.end()) return Launch(found->second, args);
+  // The first visit of a shape runs plainly: kernels load, workspaces grow.
+  BATON_ASSIGN_OR_RETURN(VisitResult result, RunOnce(args, info, body));
+  BATON_RETURN_IF_ERROR(Record(*shape, args, info, body).status());
+  return result;
+}
+
+std::optional<DeviceVisits::Shape> DeviceVisits::Recordable(
+    const VisitArgs& args, const DecoderInfo& info) const {
+  const AttentionBatch& batch = *args.batch;
+  const auto rows = static_cast<int64_t>(batch.positions.size());
+  const bool one_row_each =
+      std::all_of(batch.sequences.begin(), batch.sequences.end(),
+                  [](const SequenceSpan& span) {
+                    return span.rows == 1 && span.prompt_rows == 0;
+                  });
+  const bool ends = args.range.end == info.unrolled_layers();
+  const bool all_sampled = args.sampling.size() == batch.positions.size();
+  if (rows == 0 || rows > kRowBuckets.back() || !one_row_each ||
+      !args.captures.empty() || (ends && !all_sampled)) {
+    return std::nullopt;
+  }
+  Shape shape;
+  shape.begin = args.range.begin;
+  shape.rows = *std::lower_bound(kRowBuckets.begin(), kRowBuckets.end(), rows);
+  shape.tokens = kTokenStep;
+  while (shape.tokens < Longest(batch)) shape.tokens *= 2;
+  shape.sampled = ends;
+  return shape;
+}
+
+StatusOr<VisitResult> DeviceVisits::RunOnce(const VisitArgs& args,
+                                            const DecoderInfo& info,
+                                            const Body& body) {
+  const VisitBlock layout(VisitBlock::SizesOf(args));
+  BATON_ASSIGN_OR_RETURN(const Buffer block,
+                         parts_.device->Allocate(layout.bytes()));
+  BATON_RETURN_IF_ERROR(Upload(layout, args, block.data()));
+  const DeviceBatch device = layout.Batch(block.data(), Longest(*args.batch));
+  const std::vector<RowRun> runs = RunsOf(*args.batch);
+  AttentionBatch batch = *args.batch;
+  batch.runs = runs;
+  batch.device = &device;
+  VisitArgs there = args;
+  there.batch = &batch;
+  there.ids = layout.Ids(block.data());
+  there.sampling = layout.Sampling(block.data());
+  Step::Parts parts = parts_;
+  parts.batch = &batch;
+  VisitResult result;
+  BATON_RETURN_IF_ERROR(body(there, parts, result));
+  const Buffer sampled = std::move(result.sampled);
+  BATON_RETURN_IF_ERROR(Finish(result, sampled.data(),
+                               static_cast<int64_t>(args.sampling.size())));
+  return result;
+}
+
+StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
+                                                       const VisitArgs& args,
+                                                       const DecoderInfo& info,
+                                                       const Body& body) {
+  Recorded r;
+  r.arena = std::make_unique<Arena>(parts_.device);
+  r.scratch = std::make_unique<ScratchPool>(r.arena.get());
+  const VisitBlock layout({.rows = shape.rows,
+                           .sequences = shape.rows,
+                           .page_stride = shape.tokens / kPageTokens,
+                           .logit_rows = shape.sampled ? shape.rows : 0});
+  BATON_ASSIGN_OR_RETURN(r.block, r.arena->Allocate(layout.bytes()));
+  r.positions.resize(static_cast<size_t>(shape.rows));
+  r.runs = {{RowKind::kGenerated, 0, shape.rows}};
+  Recorded& kept = recorded_[shape] = std::move(r);
+  kept.device = layout.Batch(kept.block.data(), shape.tokens);
+  kept.batch.positions = kept.positions;
+  kept.batch.runs = kept.runs;
+  kept.batch.device = &kept.device;
+
+  VisitArgs there;
+  there.range = args.range;
+  there.batch = &kept.batch;
+  there.ids = layout.Ids(kept.block.data());
+  there.sampling = layout.Sampling(kept.block.data());
+  if (shape.sampled) {
+    for (int32_t i = 0; i < shape.rows; ++i) kept.logit_rows.push_back(i);
+    there.logit_rows = kept.logit_rows;
+  }
+  Step::Parts parts = parts_;
+  parts.device = kept.arena.get();
+  parts.scratch = kept.scratch.get();
+  parts.batch = &kept.batch;
+  auto record = [&]() -> Status {
+    if (shape.begin > 0) {
+      BATON_ASSIGN_OR_RETURN(kept.stream,
+                             Tensor::Allocate(*kept.arena, parts.dtype,
+                                              {shape.rows, info.hidden}));
+      there.stream = kept.stream.view();
+    }
+    BATON_RETURN_IF_ERROR(parts_.stream->BeginCapture());
+    const Status submitted = body(there, parts, kept.result);
+    StatusOr<std::unique_ptr<Graph>> graph = parts_.stream->EndCapture();
+    BATON_RETURN_IF_ERROR(submitted);
+    BATON_ASSIGN_OR_RETURN(kept.graph, std::move(graph));
+    return OkStatus();
+  };
+  if (Status status = record(); !status.ok()) {
+    recorded_.erase(shape);
+    return Annotate(status,
+                    fmt::format("record a visit of {} rows", shape.rows));
+  }
+  return &kept;
+}
+
+StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
+                                           const VisitArgs& args) {
+  const auto rows = static_cast<int64_t>(args.batch->positions.size());
+  const VisitBlock layout(
+      {.rows = static_cast<int64_t>(recorded.positions.size()),
+       .sequences = static_cast<int64_t>(recorded.positions.size()),
+       .page_stride = recorded.device.page_stride,
+       .logit_rows = static_cast<int64_t>(recorded.logit_rows.size())});
+  BATON_RETURN_IF_ERROR(Upload(layout, args, recorded.block.data()));
+  if (!recorded.stream.empty()) {
+    BATON_RETURN_IF_ERROR(
+        parts_.device->Copy(recorded.stream.view().data(), args.stream.data(),
+                            args.stream.bytes(), *parts_.stream));
+  }
+  BATON_RETURN_IF_ERROR(recorded.graph->Launch());
+  VisitResult result;
+  if (!recorded.result.stream.empty()) {
+    const View out = recorded.result.stream.view().Rows(0, rows);
+    BATON_ASSIGN_OR_RETURN(
+        result.stream,
+        Tensor::Allocate(*parts_.device, out.dtype(), out.shape()));
+    BATON_RETURN_IF_ERROR(parts_.device->Copy(
+        result.stream.view().data(), out.data(), out.bytes(), *parts_.stream));
+  }
+  BATON_RETURN_IF_ERROR(Finish(result, recorded.result.sampled.data(),
+                               recorded.logit_rows.empty() ? 0 : rows));
+  return result;
+}
+
+Status DeviceVisits::Upload(const VisitBlock& block, const VisitArgs& args,
+                            std::byte* to) {
+  Slot& slot = slots_[next_slot_++ % slots_.size()];
+  if (slot.copied != nullptr) BATON_RETURN_IF_ERROR(slot.copied->Wait());
+  if (slot.host.bytes() < block.bytes()) {
+    BATON_ASSIGN_OR_RETURN(slot.host,
+                           parts_.device->AllocateHost(block.bytes()));
+  }
+  block.Fill(args, spare_, slot.host.data());
+  BATON_RETURN_IF_ERROR(
+      parts_.device->Copy(to, slot.host.data(), block.bytes(), *parts_.stream));
+  BATON_ASSIGN_OR_RETURN(slot.copied, parts_.stream->Record());
+  return OkStatus();
+}
+
+Status DeviceVisits::Finish(VisitResult& result, std::byte* sampled,
+                            int64_t rows) {
+  if (rows > 0) {
+    const int64_t bytes = rows * static_cast<int64_t>(sizeof(SampledRow));
+    BATON_ASSIGN_OR_RETURN(result.sampled, parts_.device->AllocateHost(bytes));
+    BATON_RETURN_IF_ERROR(parts_.device->Copy(result.sampled.data(), sampled,
+                                              bytes, *parts_.stream));
+  }
+  BATON_ASSIGN_OR_RETURN(result.done, parts_.stream->Record());
+  return OkStatus();
+}
+
+}  // namespace baton

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Visits on a device that is not the host: their arrays go there in one copy,
+// and a visit of generated rows alone is recorded once and launched from then
+// on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "models/decoder.h"
+#include "models/scratch.h"
+#include "models/step.h"
+#include "runtime/tensor/device.h"
+
+namespace baton {
+
+// Where a visit's arrays lie in one block of memory.
+class VisitBlock {
+ public:
+  struct Sizes {
+    int64_t rows = 0;
+    int64_t sequences = 0;
+    int64_t page_stride = 0;  // pages a sequence has room for
+    int64_t tiles = 0;        // of prompt rows
+    int64_t logit_rows = 0;
+  };
+  // As small as the visit is.
+  [[nodiscard]] static Sizes SizesOf(const VisitArgs& args);
+  explicit VisitBlock(const Sizes& sizes);
+
+  [[nodiscard]] int64_t bytes() const { return bytes_; }
+  // Writes the arrays to host memory. Rows, sequences and logit rows that the
+  // visit does not have are token 0 at position 0 on page `spare`, greedy.
+  void Fill(const VisitArgs& args, PageId spare, std::byte* host) const;
+  [[nodiscard]] DeviceBatch Batch(std::byte* block, int64_t longest) const;
+  [[nodiscard]] std::span<const int32_t> Ids(std::byte* block) const;
+  [[nodiscard]] std::span<const SamplingRow> Sampling(std::byte* block) const;
+
+ private:
+  Sizes sizes_;
+  int64_t ids_ = 0, positions_ = 0, row_sequence_ = 0, page_table_ = 0;
+  int64_t tiles_ = 0, sampling_ = 0;  // offsets
+  int64_t bytes_ = 0;
+};
+
+// Owner thread: the stage's.
+class DeviceVisits {
+ public:
+  // Submits the visit's kernels; every span of the arguments and the stream are
+  // in the memory of the device.
+  using Body =
+      std::function<Status(const VisitArgs&, const Step::Parts&, VisitResult&)>;
+
+  // `spare`: a page of the KV pools that no sequence has. `parts.scratch` is
+  // for visits that are not recorded.
+  DeviceVisits(const Step::Parts& parts, PageId spare);
+  ~DeviceVisits();
+
+  // The result's memory is the caller's; it is complete once `done` is.
+  [[nodiscard]] StatusOr<VisitResult> Run(const VisitArgs& args,
+                                          const DecoderInfo& info,
+                                          const Body& body);
+
+ private:
+  // A recorded visit: first layer, rows and tokens it has room for.
+  struct Shape {
+    int begin = 0;
+    int64_t rows = 0;
+    int64_t tokens = 0;
+    bool sampled = false;  // every row's logits are wanted
+    friend auto operator<=>(const Shape&, const Shape&) = default;
+  };
+  class Arena;
+  struct Recorded {
+    std::unique_ptr<Arena> arena;  // owns what the graph uses
+    std::unique_ptr<ScratchPool> scratch;
+    std::vector<int32_t> positions, logit_rows;  // as many as rows
+    std::vector<RowRun> runs;
+    DeviceBatch device;
+    AttentionBatch batch;
+    Buffer block;
+    Tensor stream;  // what the visit is entered with
+    VisitResult result;
+    std::unique_ptr<Graph> graph;
+  };
+  struct Slot {
+    Buffer host;
+    std::unique_ptr<Event> copied;
+  };
+
+  [[nodiscard]] std::optional<Shape> Recordable(const VisitArgs& args,
+                                                const DecoderInfo& info) const;
+  StatusOr<VisitResult> RunOnce(const VisitArgs& args, const DecoderInfo& info,
+                                const Body& body);
+  StatusOr<Recorded*> Record(const Shape& shape, const VisitArgs& args,
+                             const DecoderInfo& info, const Body& body);
+  StatusOr<VisitResult> Launch(Recorded& recorded, const VisitArgs& args);
+  // Fills a host block and copies it to `to`.
+  Status Upload(const VisitBlock& block, const VisitArgs& args, std::byte* to);
+  // Copies what was sampled to the host and marks the result's completion.
+  Status Finish(VisitResult& result, std::byte* sampled, int64_t rows);
+
+  Step::Parts parts_;
+  PageId spare_;
+  std::map<Shape, Recorded> recorded_;
+  std::array<Slot, 4> slots_;  // host blocks, in turn
+  size_t next_slot_ = 0;
+};
+
+}  // namespace baton
