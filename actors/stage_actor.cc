@@ -2,6 +2,7 @@
 #include "actors/stage_actor.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/base/log.h"
 #include "runtime/weights/file.h"
@@ -148,6 +149,8 @@ void StageActor::Handle(ConnectStage message) {
   }
   Reply<Done> reply = std::move(message.reply);
   session_ = Session{.info = std::move(message)};
+  free_slots_.resize(static_cast<size_t>(slice_->TokenSlots()));
+  std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);
   idle_since_ = Now();
   LogInfo("stage.connected", "stage={} epoch={} place={}/{}", options_.name,
           session_->info.session.epoch.value(), session_->info.self.value(),
@@ -161,6 +164,14 @@ void StageActor::Handle(EndSession message) {
 }
 
 void StageActor::DropSession() {
+  if (!submitted_.empty()) {
+    // What the device still writes to must not be given to others.
+    if (Status drained = stream_->Synchronize(); !drained.ok()) {
+      LogWarn("stage.drain_failed", "stage={} status={}", options_.name,
+              ToString(drained));
+    }
+  }
+  submitted_.clear();
   session_.reset();
   sequences_.clear();
   rounds_.clear();

@@ -19,7 +19,8 @@ namespace baton {
 
 // What a stage's visits take of time; for benchmarks.
 struct StageTimes {
-  double busy_seconds = 0;  // inside visits
+  double busy_seconds = 0;  // with a visit that is not complete
+  double host_seconds = 0;  // of this thread, for visits
   int64_t visits = 0;
 };
 
@@ -49,8 +50,10 @@ struct StageOptions {
 //                          |        failure         v
 //                          +<-- ConnectStage -- [failed]: drops rounds
 //
-// A visit runs when it is the next in VisitOrder and its inputs are there; the
-// actor never waits inside a handler. Easy to get wrong: pages of a sequence
+// A visit is submitted when it is the next in VisitOrder and its inputs are
+// there, and completes when its device says so, before the next one or while
+// later ones wait in the device's stream; the actor never waits inside a
+// handler. Easy to get wrong: pages of a sequence
 // grow when the first pass of a step runs, not when its round arrives.
 class StageActor
     : public Actor<StageActor, LoadStage, ConnectStage, RunRound, EndSession> {
@@ -64,6 +67,10 @@ class StageActor
   [[nodiscard]] std::string DataAddress() const;
   // The executor's thread drives the data plane through this.
   [[nodiscard]] DataPlane& data_plane() { return *plane_; }
+  // Hands on what the device has finished; true if there was any. Between
+  // handlers, as long as anything is submitted. Thread: owner.
+  bool Progress();
+  [[nodiscard]] bool has_submitted() const { return !submitted_.empty(); }
   // Thread: owner.
   [[nodiscard]] const StageTimes& times() const { return times_; }
   [[nodiscard]] int64_t sequences() const {
@@ -88,6 +95,16 @@ class StageActor
     int64_t positions = 0;  // issued so far
     int32_t next_token = -1;
     StepId next_token_from;
+    // Where the device keeps the next token, from which step; -1: nowhere.
+    int32_t slot = -1;
+    StepId slot_from;
+  };
+  // A visit that the device may still be running.
+  struct Submitted {
+    StepDescriptor step;
+    int pass = 0;
+    VisitResult result;
+    absl::Time since;
   };
   struct Session {
     ConnectStage info;
@@ -113,8 +130,11 @@ class StageActor
   StatusOr<bool> Ready(const StepDescriptor& step, int pass);
   Status TakeTokens(StepId step, const Tensor& tokens);
   Status RunVisit(const StepDescriptor& step, int pass);
-  Status Forward(const StepDescriptor& step, int pass, Tensor stream);
+  StatusOr<VisitResult> Forward(const StepDescriptor& step, int pass,
+                                Packet input);
   Status ToHost(VisitResult& result);
+  Status Complete(Submitted visit);
+  Status Hand(const StepDescriptor& step, int pass, Tensor stream);
   Status Finish(const StepDescriptor& step, VisitResult result);
   [[nodiscard]] bool IsFirst(int pass) const;
   [[nodiscard]] bool IsLast(int pass) const;
@@ -131,6 +151,8 @@ class StageActor
   std::map<SequenceId, Sequence> sequences_;
   std::deque<QueuedRound> rounds_;
   std::map<PacketKey, Packet> inbox_;
+  std::deque<Submitted> submitted_;  // oldest first
+  std::vector<int32_t> free_slots_;  // of the device's drawn tokens
   // Stage 0: steps whose token packet is due, with the sequences it is for.
   std::map<StepId, std::vector<SequenceId>> due_tokens_;
   absl::Time waiting_since_ = absl::InfiniteFuture();

@@ -9,20 +9,24 @@ namespace baton {
 // Lets the executor's thread start before the data plane is made on it.
 class StageHost::PlanePoller : public Poller {
  public:
-  void Set(DataPlane* plane) {
+  void Set(StageActor* actor) {
     absl::MutexLock lock(&mutex_);
-    plane_ = plane;
+    actor_ = actor;
+    plane_ = actor == nullptr ? nullptr : &actor->data_plane();
     interrupted_ = true;
   }
-  // The executor's thread alone sets and destroys the plane, so it may use it
-  // without the lock.
+  // The executor's thread alone sets and destroys the actor, so it may use it
+  // and its plane without the lock.
   bool Progress() override {
-    DataPlane* plane = Plane();
-    return plane != nullptr && plane->Progress();
+    StageActor* actor = Actor();
+    if (actor == nullptr) return false;
+    const bool finished = actor->Progress();
+    return actor->data_plane().Progress() || finished;
   }
   void Wait(absl::Duration timeout) override {
-    if (DataPlane* plane = Plane()) {
-      plane->Wait(timeout);
+    if (StageActor* actor = Actor()) {
+      // A device that is busy gives no sign of its own: look again.
+      if (!actor->has_submitted()) actor->data_plane().Wait(timeout);
       return;
     }
     absl::MutexLock lock(&mutex_);
@@ -37,11 +41,12 @@ class StageHost::PlanePoller : public Poller {
   }
 
  private:
-  DataPlane* Plane() {
+  StageActor* Actor() {
     absl::MutexLock lock(&mutex_);
-    return plane_;
+    return actor_;
   }
   absl::Mutex mutex_;
+  StageActor* actor_ ABSL_GUARDED_BY(mutex_) = nullptr;
   DataPlane* plane_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -63,7 +68,7 @@ StatusOr<std::unique_ptr<StageHost>> StageHost::Start(StageOptions options) {
       host->actor_ = *std::move(actor);
       host->address_ = host->actor_->DataAddress();
       host->stage_ = host->actor_->ref();
-      host->poller_->Set(&host->actor_->data_plane());
+      host->poller_->Set(host->actor_.get());
     }
     made.Notify();
   });

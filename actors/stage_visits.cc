@@ -62,11 +62,21 @@ void StageActor::Handle(Continue) {
 }
 
 Status StageActor::EnterRound(QueuedRound& queued) {
-  for (SequenceId id : queued.round.released) sequences_.erase(id);
+  for (SequenceId id : queued.round.released) {
+    auto node = sequences_.extract(id);
+    if (!node.empty() && node.mapped().slot >= 0) {
+      free_slots_.push_back(node.mapped().slot);
+    }
+  }
   for (const SequenceStart& start : queued.round.starts) {
     Sequence s;
     s.sampling = start.sampling;
     s.prompt_tokens = start.prompt_tokens;
+    // A stage that both draws a token and reads it need not see it in between.
+    if (session_->info.num_stages == 1 && !free_slots_.empty()) {
+      s.slot = free_slots_.back();
+      free_slots_.pop_back();
+    }
     if (!sequences_.emplace(start.id, std::move(s)).second) {
       return InvalidArgument("round {} starts sequence {} twice",
                              queued.round.round.value(), start.id.value());
@@ -154,9 +164,10 @@ StatusOr<bool> StageActor::Ready(const StepDescriptor& step, int pass) {
   if (IsFirst(pass)) {
     return std::all_of(step.sequences.begin(), step.sequences.end(),
                        [&](const StepSequence& part) {
+                         const Sequence& s = sequences_.at(part.id);
                          return !part.ids.empty() ||
-                                sequences_.at(part.id).next_token_from ==
-                                    part.token_from;
+                                s.next_token_from == part.token_from ||
+                                (s.slot >= 0 && s.slot_from == part.token_from);
                        });
   }
   auto found = inbox_.find({step.step.value(), pass, PacketKind::kStream});
@@ -172,12 +183,13 @@ StatusOr<bool> StageActor::Ready(const StepDescriptor& step, int pass) {
 
 Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
   const absl::Time start = Now();
-  idle_seconds_.Add(absl::ToDoubleSeconds(start - idle_since_));
-  Tensor stream;
+  if (submitted_.empty()) {
+    idle_seconds_.Add(absl::ToDoubleSeconds(start - idle_since_));
+  }
+  Packet input;
   if (!IsFirst(pass)) {
     auto node = inbox_.extract({step.step.value(), pass, PacketKind::kStream});
-    stream = std::move(node.mapped().payload);
-    plane_->Consume(node.mapped().from);
+    input = std::move(node.mapped());
   }
   if (pass == 0) {
     for (const StepSequence& part : step.sequences) {
@@ -190,17 +202,59 @@ Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
       }
     }
   }
-  BATON_RETURN_IF_ERROR(Forward(step, pass, std::move(stream)));
-  idle_since_ = Now();
-  const double seconds = absl::ToDoubleSeconds(idle_since_ - start);
-  step_seconds_.Observe(seconds);
-  times_.busy_seconds += seconds;
-  ++times_.visits;
+  BATON_ASSIGN_OR_RETURN(VisitResult result,
+                         Forward(step, pass, std::move(input)));
+  Submitted visit{.pass = pass, .result = std::move(result), .since = start};
+  visit.step = step;
+  if (visit.result.done == nullptr) {
+    BATON_RETURN_IF_ERROR(Complete(std::move(visit)));
+  } else {
+    submitted_.push_back(std::move(visit));
+  }
+  times_.host_seconds += absl::ToDoubleSeconds(Now() - start);
   return OkStatus();
 }
 
-Status StageActor::Forward(const StepDescriptor& step, int pass,
-                           Tensor stream) {
+bool StageActor::Progress() {
+  if (submitted_.empty()) return false;
+  const absl::Time start = Now();
+  const StatusOr<bool> done = submitted_.front().result.done->Done();
+  if (done.ok() && !*done) return false;
+  Submitted visit = std::move(submitted_.front());
+  submitted_.pop_front();
+  if (!session_.has_value() || session_->failed) return true;
+  Status status = done.status();
+  if (status.ok()) {
+    // The device runs it from when the one before was complete.
+    visit.since = std::max(visit.since, idle_since_);
+    status = Complete(std::move(visit));
+  }
+  if (!status.ok()) Fail(std::move(status));
+  times_.host_seconds += absl::ToDoubleSeconds(Now() - start);
+  return true;
+}
+
+Status StageActor::Complete(Submitted visit) {
+  idle_since_ = Now();
+  const double seconds = absl::ToDoubleSeconds(idle_since_ - visit.since);
+  step_seconds_.Observe(seconds);
+  times_.busy_seconds += seconds;
+  ++times_.visits;
+  if (IsLast(visit.pass)) return Finish(visit.step, std::move(visit.result));
+  return Hand(visit.step, visit.pass, std::move(visit.result.stream));
+}
+
+// To the stage that goes on with the step.
+Status StageActor::Hand(const StepDescriptor& step, int pass, Tensor stream) {
+  const bool wraps =
+      session_->info.self.value() + 1 == session_->info.num_stages;
+  const StageId next(wraps ? 0 : session_->info.self.value() + 1);
+  return plane_->Send(next, StreamHeader(step, wraps ? pass + 1 : pass),
+                      std::move(stream));
+}
+
+StatusOr<VisitResult> StageActor::Forward(const StepDescriptor& step, int pass,
+                                          Packet input) {
   std::vector<SequenceSpan> spans;
   std::vector<int32_t> positions;
   std::vector<int32_t> ids;
@@ -208,7 +262,9 @@ Status StageActor::Forward(const StepDescriptor& step, int pass,
   std::vector<SamplingRow> sampling;
   int64_t row = 0;
   for (const StepSequence& part : step.sequences) {
-    const Sequence& s = sequences_.at(part.id);
+    Sequence& s = sequences_.at(part.id);
+    const int32_t next_token =
+        s.next_token_from == part.token_from ? s.next_token : -1 - s.slot;
     spans.push_back({.first_row = row,
                      .rows = part.rows,
                      .first_position = part.first_position,
@@ -218,7 +274,7 @@ Status StageActor::Forward(const StepDescriptor& step, int pass,
     for (int32_t i = 0; i < part.rows; ++i) {
       const int64_t position = part.first_position + i;
       positions.push_back(static_cast<int32_t>(position));
-      ids.push_back(part.ids.empty() ? s.next_token
+      ids.push_back(part.ids.empty() ? next_token
                                      : part.ids[static_cast<size_t>(i)]);
       const bool target = static_cast<size_t>(i) < part.targets.size();
       const bool sampled = part.wants_token && i + 1 == part.rows;
@@ -233,11 +289,13 @@ Status StageActor::Forward(const StepDescriptor& step, int pass,
       how.top_logprobs =
           target ? s.sampling.prompt_logprobs : s.sampling.top_logprobs;
       how.forced = target ? part.targets[static_cast<size_t>(i)] : -1;
-      how.digest = s.sampling.digest;
+      how.digest = s.sampling.digest ? 1 : 0;
+      if (sampled) how.slot = s.slot;
       logit_rows.push_back(static_cast<int32_t>(row + i));
       sampling.push_back(how);
     }
     row += part.rows;
+    if (part.wants_token) s.slot_from = step.step;
   }
   AttentionBatch batch{spans, positions};
   VisitArgs args;
@@ -246,21 +304,19 @@ Status StageActor::Forward(const StepDescriptor& step, int pass,
   if (IsFirst(pass)) {
     args.ids = ids;
   } else {
-    args.stream = stream.view();
+    args.stream = input.payload.view();
+    if (input.ready != nullptr) {
+      BATON_RETURN_IF_ERROR(stream_->WaitFor(*input.ready));
+    }
   }
   if (IsLast(pass)) {
     args.logit_rows = logit_rows;
     args.sampling = sampling;
   }
   BATON_ASSIGN_OR_RETURN(VisitResult result, slice_->Run(args));
+  if (!IsFirst(pass)) plane_->Consume(input.from);
   if (!IsLast(pass)) BATON_RETURN_IF_ERROR(ToHost(result));
-  if (result.done != nullptr) BATON_RETURN_IF_ERROR(result.done->Wait());
-  if (IsLast(pass)) return Finish(step, std::move(result));
-  const bool wraps =
-      session_->info.self.value() + 1 == session_->info.num_stages;
-  const StageId next(wraps ? 0 : session_->info.self.value() + 1);
-  return plane_->Send(next, StreamHeader(step, wraps ? pass + 1 : pass),
-                      std::move(result.stream));
+  return result;
 }
 
 // The data plane takes host memory.

@@ -53,15 +53,18 @@ struct Capture {
 
 // One micro-batch at one stage: a run of unrolled layers.
 struct VisitArgs {
-  UnrolledRange range;           // one of the slice's
-  const AttentionBatch* batch;   // all rows
-  std::span<const int32_t> ids;  // [rows]; used where range.begin == 0
-  ConstView stream;              // [rows, hidden]; used where range.begin > 0
+  UnrolledRange range;          // one of the slice's
+  const AttentionBatch* batch;  // all rows
+  // [rows]; used where range.begin == 0. -1 - s stands for the token that was
+  // last drawn into slot s (SamplingRow::slot).
+  std::span<const int32_t> ids;
+  ConstView stream;  // [rows, hidden]; used where range.begin > 0
   std::span<const CapturePoint> captures;  // those in `range` are taken
   // Used where the range ends the decoder: rows whose logits are wanted, and
   // how each is sampled; same length, ascending rows.
   std::span<const int32_t> logit_rows;
   std::span<const SamplingRow> sampling;
+  std::span<int32_t> drawn;  // the slots; the slice sets it
 };
 
 // Tensors are in the memory of the device. Nothing may be read before `done`.
@@ -87,6 +90,9 @@ class StageSlice {
   // Bytes of weights, as allocated.
   [[nodiscard]] virtual int64_t WeightBytes() const = 0;
   [[nodiscard]] virtual int64_t KvBytes() const = 0;
+  // Slots in which drawn tokens stay on the device, for visits submitted before
+  // the host has seen them. 0: the device is the host.
+  [[nodiscard]] virtual int32_t TokenSlots() const = 0;
 };
 
 struct SliceOptions {

@@ -94,7 +94,8 @@ class DecoderSlice final : public StageSlice {
   }
 
   StatusOr<VisitResult> Run(const VisitArgs& args) override {
-    BATON_RETURN_IF_ERROR(CheckVisit(info_, ranges_, runtime_.kv_pages, args));
+    BATON_RETURN_IF_ERROR(
+        CheckVisit(info_, ranges_, runtime_.kv_pages, TokenSlots(), args));
     if (runtime_.visits != nullptr) {
       return runtime_.visits->Run(
           args, info_,
@@ -108,6 +109,9 @@ class DecoderSlice final : public StageSlice {
 
   int64_t WeightBytes() const override { return weight_bytes_; }
   int64_t KvBytes() const override { return runtime_.kv.bytes(); }
+  int32_t TokenSlots() const override {
+    return runtime_.visits == nullptr ? 0 : DeviceVisits::kTokenSlots;
+  }
 
  private:
   DecoderSlice(Config config, const DecoderInfo& info,
@@ -146,7 +150,8 @@ class DecoderSlice final : public StageSlice {
 
   StatusOr<Form> Enter(const VisitArgs& args, Step& step) const {
     if (args.range.begin == 0) {
-      return Form(boundary::Start((*weights_.embedding)(args.ids, step)));
+      return Form(
+          boundary::Start((*weights_.embedding)(args.ids, args.drawn, step)));
     }
     const UnrolledLayer next(args.range.begin);
     BATON_ASSIGN_OR_RETURN(
@@ -206,7 +211,8 @@ class DecoderSlice final : public StageSlice {
         {.logits = logits.view(),
          .rows = args.sampling,
          .results = {reinterpret_cast<SampledRow*>(result.sampled.data()),
-                     rows}});
+                     rows},
+         .drawn = args.drawn});
     result.logits = std::move(logits).Take();
   }
 

@@ -188,8 +188,19 @@ class DeviceVisits::Arena : public Device {
   std::vector<Buffer> blocks_;
 };
 
-DeviceVisits::DeviceVisits(const Step::Parts& parts, PageId spare)
-    : parts_(parts), spare_(spare) {}
+StatusOr<std::unique_ptr<DeviceVisits>> DeviceVisits::Create(
+    const Step::Parts& parts, PageId spare) {
+  BATON_ASSIGN_OR_RETURN(
+      Tensor drawn,
+      Tensor::Allocate(*parts.device, DType::kI32, {kTokenSlots}));
+  BATON_RETURN_IF_ERROR(
+      parts.device->Clear(drawn.view().data(), drawn.bytes(), *parts.stream));
+  return std::unique_ptr<DeviceVisits>(
+      new DeviceVisits(parts, spare, std::move(drawn)));
+}
+
+DeviceVisits::DeviceVisits(const Step::Parts& parts, PageId spare, Tensor drawn)
+    : parts_(parts), spare_(spare), drawn_(std::move(drawn)) {}
 DeviceVisits::~DeviceVisits() = default;
 
 StatusOr<VisitResult> DeviceVisits::Run(const VisitArgs& args,
@@ -245,6 +256,7 @@ StatusOr<VisitResult> DeviceVisits::RunOnce(const VisitArgs& args,
   there.batch = &batch;
   there.ids = layout.Ids(block.data());
   there.sampling = layout.Sampling(block.data());
+  there.drawn = Drawn();
   Step::Parts parts = parts_;
   parts.batch = &batch;
   VisitResult result;
@@ -280,6 +292,7 @@ StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
   there.batch = &kept.batch;
   there.ids = layout.Ids(kept.block.data());
   there.sampling = layout.Sampling(kept.block.data());
+  there.drawn = Drawn();
   if (shape.sampled) {
     for (int32_t i = 0; i < shape.rows; ++i) kept.logit_rows.push_back(i);
     there.logit_rows = kept.logit_rows;

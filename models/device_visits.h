@@ -52,6 +52,9 @@ class VisitBlock {
 // Owner thread: the stage's.
 class DeviceVisits {
  public:
+  // As StageSlice::TokenSlots.
+  static constexpr int32_t kTokenSlots = 4096;
+
   // Submits the visit's kernels; every span of the arguments and the stream are
   // in the memory of the device.
   using Body =
@@ -59,7 +62,9 @@ class DeviceVisits {
 
   // `spare`: a page of the KV pools that no sequence has. `parts.scratch` is
   // for visits that are not recorded.
-  DeviceVisits(const Step::Parts& parts, PageId spare);
+  // ResourceExhausted: no memory.
+  [[nodiscard]] static StatusOr<std::unique_ptr<DeviceVisits>> Create(
+      const Step::Parts& parts, PageId spare);
   ~DeviceVisits();
 
   // The result's memory is the caller's; it is complete once `done` is.
@@ -68,6 +73,8 @@ class DeviceVisits {
                                           const Body& body);
 
  private:
+  DeviceVisits(const Step::Parts& parts, PageId spare, Tensor drawn);
+
   // A recorded visit: first layer, rows and tokens it has room for.
   struct Shape {
     int begin = 0;
@@ -103,11 +110,15 @@ class DeviceVisits {
   StatusOr<VisitResult> Launch(Recorded& recorded, const VisitArgs& args);
   // Fills a host block and copies it to `to`.
   Status Upload(const VisitBlock& block, const VisitArgs& args, std::byte* to);
+  [[nodiscard]] std::span<int32_t> Drawn() const {
+    return {drawn_.view().Row<int32_t>(0), static_cast<size_t>(kTokenSlots)};
+  }
   // Copies what was sampled to the host and marks the result's completion.
   Status Finish(VisitResult& result, std::byte* sampled, int64_t rows);
 
   Step::Parts parts_;
   PageId spare_;
+  Tensor drawn_;  // i32 [kTokenSlots]
   std::map<Shape, Recorded> recorded_;
   std::array<Slot, 4> slots_;  // host blocks, in turn
   size_t next_slot_ = 0;

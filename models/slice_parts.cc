@@ -70,8 +70,10 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
                        .scratch = std::make_unique<ScratchPool>(options.device),
                        .tp = std::make_unique<SingleRankCollective>()};
   if (records) {
-    runtime.visits = std::make_unique<DeviceVisits>(
-        runtime.StepParts(nullptr), static_cast<PageId>(options.kv_pages));
+    BATON_ASSIGN_OR_RETURN(
+        runtime.visits,
+        DeviceVisits::Create(runtime.StepParts(nullptr),
+                             static_cast<PageId>(options.kv_pages)));
   }
   return runtime;
 }

@@ -47,12 +47,12 @@ Status CheckSequences(const DecoderInfo& info, int64_t kv_pages,
 }
 
 Status CheckIds(const DecoderInfo& info, std::span<const int32_t> ids,
-                int64_t rows) {
+                int64_t rows, int32_t token_slots) {
   if (static_cast<int64_t>(ids.size()) != rows) {
     return InvalidArgument("{} token ids for {} rows", ids.size(), rows);
   }
   for (int32_t id : ids) {
-    if (id < 0 || id >= info.vocab) {
+    if (id < -token_slots || id >= info.vocab) {
       return InvalidArgument("token id {}, the vocabulary has {}", id,
                              info.vocab);
     }
@@ -61,7 +61,7 @@ Status CheckIds(const DecoderInfo& info, std::span<const int32_t> ids,
 }
 
 Status CheckLogitRows(const DecoderInfo& info, const VisitArgs& args,
-                      int64_t rows) {
+                      int64_t rows, int32_t token_slots) {
   if (args.sampling.size() != args.logit_rows.size()) {
     return InvalidArgument("{} sampling rows for {} logit rows",
                            args.sampling.size(), args.logit_rows.size());
@@ -75,6 +75,9 @@ Status CheckLogitRows(const DecoderInfo& info, const VisitArgs& args,
     previous = row;
   }
   for (const SamplingRow& row : args.sampling) {
+    if (row.slot >= token_slots) {
+      return InvalidArgument("token slot {} of {}", row.slot, token_slots);
+    }
     if (row.forced >= info.vocab) {
       return InvalidArgument("forced token {}, the vocabulary has {}",
                              row.forced, info.vocab);
@@ -87,7 +90,7 @@ Status CheckLogitRows(const DecoderInfo& info, const VisitArgs& args,
 
 Status CheckVisit(const DecoderInfo& info,
                   std::span<const UnrolledRange> ranges, int64_t kv_pages,
-                  const VisitArgs& args) {
+                  int32_t token_slots, const VisitArgs& args) {
   const UnrolledRange range = args.range;
   if (std::find(ranges.begin(), ranges.end(), range) == ranges.end()) {
     return InvalidArgument("unrolled layers [{}, {}) are not this stage's",
@@ -97,10 +100,10 @@ Status CheckVisit(const DecoderInfo& info,
   const int64_t rows = static_cast<int64_t>(args.batch->positions.size());
   BATON_RETURN_IF_ERROR(CheckSequences(info, kv_pages, *args.batch));
   if (range.begin == 0) {
-    BATON_RETURN_IF_ERROR(CheckIds(info, args.ids, rows));
+    BATON_RETURN_IF_ERROR(CheckIds(info, args.ids, rows, token_slots));
   }
   if (range.end == info.unrolled_layers()) {
-    BATON_RETURN_IF_ERROR(CheckLogitRows(info, args, rows));
+    BATON_RETURN_IF_ERROR(CheckLogitRows(info, args, rows, token_slots));
   }
   return OkStatus();
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Flags {
   int threads = 1;
   int rounds = 5;
   int micro_batches = 0;  // 0: as many as stages
+  std::optional<int> prefill_chunk, max_step_tokens;
   std::string dtype = "bf16";
   std::string route = "ring";
   std::string transport = "inproc";
@@ -126,11 +128,25 @@ int64_t ProcessMemory(const std::string& key) {
 struct Contestant {
   int stages = 0;
   int batch = 0;
+  LocalStages* hosts = nullptr;
   ControllerHost* controller = nullptr;
   std::vector<double> prompt;
   std::vector<double> decode;
   std::vector<double> decode_share;  // of the read probe of the same round
+  std::vector<double> host_us;       // a stage's thread, per visit
 };
+
+// Of all stages together.
+StageTimes TimesOf(LocalStages& hosts) {
+  StageTimes total;
+  for (int i = 0; i < hosts.size(); ++i) {
+    hosts.host(i).RunOnStage([&](StageActor& stage) {
+      total.host_seconds += stage.times().host_seconds;
+      total.visits += stage.times().visits;
+    });
+  }
+  return total;
+}
 
 class Bench {
  public:
@@ -153,9 +169,13 @@ class Bench {
     for (int round = 0; round < flags_.rounds; ++round) {
       for (Contestant& c : contestants_) {
         BATON_ASSIGN_OR_RETURN(const double before, read_rate->Measure());
+        const StageTimes start = TimesOf(*c.hosts);
         BATON_ASSIGN_OR_RETURN(
             Speed speed,
             Measure(c.controller->ref(), flags_, model_.info.vocab, c.batch));
+        const StageTimes end = TimesOf(*c.hosts);
+        c.host_us.push_back(1e6 * (end.host_seconds - start.host_seconds) /
+                            static_cast<double>(end.visits - start.visits));
         BATON_ASSIGN_OR_RETURN(const double after, read_rate->Measure());
         const double rate = 2 / (1 / before + 1 / after);
         probe_.push_back(rate);
@@ -204,6 +224,12 @@ class Bench {
     controller.random_seed = flags_.random_weights ? 1 : 0;
     controller.dtype = dtype;
     controller.scheduler.slots = flags_.micro_batches;
+    if (flags_.prefill_chunk.has_value()) {
+      controller.scheduler.prefill_chunk = *flags_.prefill_chunk;
+    }
+    if (flags_.max_step_tokens.has_value()) {
+      controller.scheduler.max_step_tokens = *flags_.max_step_tokens;
+    }
     const int most =
         *std::max_element(flags_.batches.begin(), flags_.batches.end());
     controller.scheduler.kv_pages =
@@ -224,6 +250,7 @@ class Bench {
       Contestant& c = contestants_.emplace_back();
       c.stages = stages;
       c.batch = batch;
+      c.hosts = hosts.get();
       c.controller = host.get();
     }
     stages_.push_back(std::move(hosts));
@@ -264,37 +291,48 @@ class Bench {
     std::printf("read probe of %s, %d thread(s): %.1f GB/s (median)\n",
                 flags_.devices[0].c_str(), flags_.threads,
                 Median(probe_) / 1e9);
-    std::printf("%7s %6s %16s %16s %12s %14s\n", "stages", "batch",
-                "prompt tok/s", "decode tok/s", "GB/s", "of read probe");
+    std::printf("%7s %6s %16s %16s %12s %14s %15s\n", "stages", "batch",
+                "prompt tok/s", "decode tok/s", "GB/s", "of read probe",
+                "host us/visit");
     for (const Contestant& c : contestants_) {
       const double decode = Median(c.decode);
-      std::printf("%7d %6d %16.1f %16.2f %12.2f %14.3f\n", c.stages, c.batch,
-                  Median(c.prompt), decode,
+      std::printf("%7d %6d %16.1f %16.2f %12.2f %14.3f %15.1f\n", c.stages,
+                  c.batch, Median(c.prompt), decode,
                   StepBytes(c.batch) * decode / c.batch / 1e9,
-                  Median(c.decode_share));
+                  Median(c.decode_share), Median(c.host_us));
     }
     for (const auto& [name, ratio] : Ratios()) {
       std::printf("%s: %.3f\n", name.c_str(), ratio);
     }
   }
 
-  // Decode throughput against the first stage count, same batch, same rounds.
+  // Throughput against the first stage count, of the same rounds: with as many
+  // sequences, and with as many for every stage.
   [[nodiscard]] std::vector<std::pair<std::string, double>> Ratios() const {
     std::vector<std::pair<std::string, double>> ratios;
+    auto add = [&](const char* what, const Contestant& c,
+                   const Contestant& base, const std::vector<double>& speed,
+                   const std::vector<double>& base_speed) {
+      std::vector<double> rounds;
+      for (size_t i = 0; i < speed.size(); ++i) {
+        rounds.push_back(speed[i] / base_speed[i]);
+      }
+      ratios.emplace_back(
+          fmt::format("{}: {} stages, {} sequences / {} stage(s), {}", what,
+                      c.stages, c.batch, base.stages, base.batch),
+          Median(std::move(rounds)));
+    };
     for (const Contestant& c : contestants_) {
       for (const Contestant& base : contestants_) {
-        if (base.stages != flags_.stages.front() || base.batch != c.batch ||
-            c.stages == base.stages) {
+        if (base.stages != flags_.stages.front() || c.stages == base.stages) {
           continue;
         }
-        std::vector<double> rounds;
-        for (size_t i = 0; i < c.decode.size(); ++i) {
-          rounds.push_back(c.decode[i] / base.decode[i]);
+        if (c.batch == base.batch)
+          add("prompt", c, base, c.prompt, base.prompt);
+        if (c.batch == base.batch ||
+            c.batch * base.stages == base.batch * c.stages) {
+          add("decode", c, base, c.decode, base.decode);
         }
-        ratios.emplace_back(
-            fmt::format("decode of {} stages / {} stage(s), {} sequences",
-                        c.stages, base.stages, c.batch),
-            Median(std::move(rounds)));
       }
     }
     return ratios;
@@ -303,6 +341,7 @@ class Bench {
   Status Write() const {
     Json json;
     json["checkpoint"] = flags_.checkpoint;
+    json["devices"] = flags_.devices;
     json["threads"] = flags_.threads;
     json["transport"] = flags_.transport;
     json["dtype"] = flags_.dtype;
@@ -314,7 +353,8 @@ class Bench {
                               {"batch", c.batch},
                               {"prompt_tokens_per_s", c.prompt},
                               {"decode_tokens_per_s", c.decode},
-                              {"decode_share_of_probe", c.decode_share}});
+                              {"decode_share_of_probe", c.decode_share},
+                              {"host_us_per_visit", c.host_us}});
     }
     for (const auto& [name, ratio] : Ratios()) json["ratios"][name] = ratio;
     std::ofstream file(flags_.json);
@@ -361,6 +401,11 @@ void AddBench(CLI::App& app, int* exit_code) {
   sub->add_option("--micro-batches", flags->micro_batches,
                   "slots that share the sequences; 0: as many as stages")
       ->check(CLI::Range(0, 64));
+  sub->add_option("--prefill-chunk", flags->prefill_chunk,
+                  "prompt tokens of a sequence in a step; 0: all")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--max-step-tokens", flags->max_step_tokens, "rows of a step")
+      ->check(CLI::Range(64, 1 << 20));
   sub->add_option("--rounds", flags->rounds, "turns of each contestant")
       ->check(positive);
   sub->add_option("--dtype", flags->dtype, "bf16 or f32")

@@ -40,7 +40,7 @@ struct PromptTile {
   int32_t first_position = 0;
   int32_t sequence = 0;  // row of the page table
 };
-inline constexpr int64_t kPromptTileRows = 64;
+inline constexpr int64_t kPromptTileRows = 128;
 
 // The batch as arrays in the memory of a device that is not the host.
 struct DeviceBatch {

@@ -26,7 +26,7 @@ struct SamplingRow {
   int64_t position = 0;  // of the token being chosen
   int top_logprobs = 0;  // how many of the best to report
   int32_t forced = -1;   // >= 0: report this token (a prompt's own next one)
-  bool digest = false;   // hash the whole row of logits
+  int32_t digest = 0;    // not 0: hash the whole row of logits
   int32_t slot = -1;     // >= 0: also write the token to Args::drawn
 };
 

@@ -22,12 +22,15 @@ class TokenEmbedding {
         table_(w.Table(name, vocab, hidden)),
         embedding_(w.Kernel<Embedding>()) {}
 
-  // ids: [rows], checked.
-  Hidden operator()(std::span<const int32_t> ids, Step& step) const {
+  // ids: [rows], checked; below zero, of `drawn` (ops/embedding.h).
+  Hidden operator()(std::span<const int32_t> ids,
+                    std::span<const int32_t> drawn, Step& step) const {
     Tensor rows = step.NewTensor(step.dtype(),
                                  {static_cast<int64_t>(ids.size()), hidden_});
-    step.Run<Embedding>(
-        embedding_, {.ids = ids, .table = table_.view(), .out = rows.view()});
+    step.Run<Embedding>(embedding_, {.ids = ids,
+                                     .table = table_.view(),
+                                     .out = rows.view(),
+                                     .drawn = drawn});
     return {std::move(rows), step};
   }
 

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the row, attention and sampling kernels share: programmatic dependent
+// launch, loads past L1, bf16, and reductions in a fixed order.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <limits>
+
+namespace baton::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// ---- Launch ----------------------------------------------------------------
+
+// Whether kernels of this device may start before the one ahead has ended.
+inline bool HasDependentLaunch() {
+  static const bool has = [] {
+    int device = 0;
+    int major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
+                                  device) == cudaSuccess &&
+           major >= 9;
+  }();
+  return has;
+}
+
+// Launches as a programmatic dependent of the kernel before it in the stream.
+// The kernel must call EnterKernel in every thread before anything else.
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, int threads,
+                   size_t shared_bytes, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  if (shared_bytes > 48 * 1024) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = HasDependentLaunch() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+[[nodiscard]] constexpr int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+inline unsigned Blocks(int64_t count) { return static_cast<unsigned>(count); }
+inline bool IsAligned(const void* p, uintptr_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % bytes == 0;
+}
+
+#ifdef __CUDACC__
+
+// Lets the next grid start, so that its launch overlaps this one.
+__device__ __forceinline__ void AllowNextGrid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits for the grids before this one. Memory they write may be read after it,
+// past L1 only: its lines can be older.
+__device__ __forceinline__ void AwaitPreviousGrids() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void EnterKernel() {
+  AllowNextGrid();
+  AwaitPreviousGrids();
+}
+
+// ---- Memory ----------------------------------------------------------------
+
+// Loads past L1; volatile, so that none moves before AwaitPreviousGrids.
+__device__ __forceinline__ uint4 Load16(const void* p) {
+  return __ldcg(static_cast<const uint4*>(p));
+}
+__device__ __forceinline__ uint32_t Load4(const void* p) {
+  return __ldcg(static_cast<const uint32_t*>(p));
+}
+__device__ __forceinline__ uint16_t Load2(const void* p) {
+  return __ldcg(static_cast<const uint16_t*>(p));
+}
+__device__ __forceinline__ int32_t LoadInt(const int32_t* p) {
+  return __ldcg(p);
+}
+
+__device__ __forceinline__ uint32_t SharedOffset(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- bf16 ------------------------------------------------------------------
+
+__device__ __forceinline__ float FromBf16(uint32_t bits) {
+  return __uint_as_float(bits << 16);
+}
+__device__ __forceinline__ float LowOf(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float HighOf(uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
+}
+// Rounds to nearest even; `low` goes to the lower half.
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ uint16_t ToBf16(float x) {
+  return static_cast<uint16_t>(PackBf16(x, 0.0f));
+}
+__device__ __forceinline__ float RoundBf16(float x) {
+  return FromBf16(ToBf16(x));
+}
+
+// Eight bf16 of a row from element `at` of n: whole vectors where the row
+// allows it, the same values one by one where not. Past the end: zeros.
+template <bool kVectors>
+__device__ __forceinline__ uint4 LoadEight(const uint16_t* row, int64_t at,
+                                           int64_t n) {
+  if constexpr (kVectors) {
+    return at < n ? Load16(row + at) : uint4{0, 0, 0, 0};
+  } else {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t low = at + 2 * i;
+      words[i] = low < n ? Load2(row + low) : 0;
+      if (low + 1 < n) words[i] |= uint32_t{Load2(row + low + 1)} << 16;
+    }
+    return {words[0], words[1], words[2], words[3]};
+  }
+}
+template <bool kVectors>
+__device__ __forceinline__ void StoreEight(uint16_t* row, int64_t at, int64_t n,
+                                           uint4 value) {
+  if constexpr (kVectors) {
+    if (at < n) *reinterpret_cast<uint4*>(row + at) = value;
+  } else {
+    const uint32_t words[4] = {value.x, value.y, value.z, value.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t low = at + 2 * i;
+      if (low < n) row[low] = static_cast<uint16_t>(words[i]);
+      if (low + 1 < n) row[low + 1] = static_cast<uint16_t>(words[i] >> 16);
+    }
+  }
+}
+__device__ __forceinline__ void Unpack(uint4 v, float (&x)[8]) {
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = LowOf(words[i]);
+    x[2 * i + 1] = HighOf(words[i]);
+  }
+}
+__device__ __forceinline__ uint4 Pack(const float (&x)[8]) {
+  return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]),
+          PackBf16(x[6], x[7])};
+}
+
+// ---- Reductions: every lane gets the result, always by the same tree --------
+
+template <typename T>
+__device__ __forceinline__ T WarpSum(T x) {
+#pragma unroll
+  for (int width = kWarp / 2; width > 0; width /= 2) {
+    x += __shfl_xor_sync(kAllLanes, x, width);
+  }
+  return x;
+}
+template <typename T>
+__device__ __forceinline__ T WarpMax(T x) {
+#pragma unroll
+  for (int width = kWarp / 2; width > 0; width /= 2) {
+    const T other = __shfl_xor_sync(kAllLanes, x, width);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+// Sum over a block of whole warps, warps added in order. `scratch` holds one
+// value per warp; ends with no barrier, so use another scratch next time or
+// put one between.
+template <typename T>
+__device__ __forceinline__ T BlockSum(T x, T* scratch) {
+  x = WarpSum(x);
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  T sum = scratch[0];
+  for (unsigned warp = 1; warp < blockDim.x / kWarp; ++warp) {
+    sum += scratch[warp];
+  }
+  return sum;
+}
+template <typename T>
+__device__ __forceinline__ T BlockMax(T x, T* scratch) {
+  x = WarpMax(x);
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  T best = scratch[0];
+  for (unsigned warp = 1; warp < blockDim.x / kWarp; ++warp) {
+    best = scratch[warp] > best ? scratch[warp] : best;
+  }
+  return best;
+}
+
+#endif  // __CUDACC__
+
+}  // namespace baton::cuda

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/context.h"
+
+#include <algorithm>
+
+namespace baton::cuda {
+
+Context& Context::Of(Stream& stream) {
+  cudaStream_t const cuda = CudaStreamOf(stream);  // makes the GPU current
+  std::unique_ptr<CudaAttachment>& attached = CudaAttachmentOf(stream);
+  if (attached == nullptr) attached.reset(new Context(cuda));
+  return static_cast<Context&>(*attached);
+}
+
+Context::~Context() {
+  for (void* block : workspace_.blocks) cudaFree(block);
+  for (void* block : counters_.blocks) cudaFree(block);
+}
+
+StatusOr<void*> Context::Grown(Pool& pool, int64_t bytes) {
+  if (bytes > pool.bytes) {
+    constexpr int64_t kLeast = int64_t{1} << 20;
+    const int64_t size = std::max({bytes, 2 * pool.bytes, kLeast});
+    void* block = nullptr;
+    if (cudaMalloc(&block, static_cast<size_t>(size)) != cudaSuccess) {
+      cudaGetLastError();
+      return ResourceExhausted("allocate a workspace of {} bytes", size);
+    }
+    pool.blocks.push_back(block);
+    pool.bytes = size;
+    // At once, even while the stream records.
+    BATON_RETURN_IF_ERROR(CudaStatus(
+        cudaMemset(block, 0, static_cast<size_t>(size)), "clear a workspace"));
+  }
+  return pool.blocks.empty() ? nullptr : pool.blocks.back();
+}
+
+StatusOr<void*> Context::Workspace(int64_t bytes) {
+  return Grown(workspace_, bytes);
+}
+
+StatusOr<int32_t*> Context::Counters(int64_t count) {
+  BATON_ASSIGN_OR_RETURN(
+      void* const words,
+      Grown(counters_, count * static_cast<int64_t>(sizeof(int32_t))));
+  return static_cast<int32_t*>(words);
+}
+
+StatusOr<const SkinnyWeight*> Context::Skinny(const PackedMatrix& weight) {
+  std::unique_ptr<SkinnyWeight>& kept =
+      skinny_[{weight.data, weight.n, weight.k}];
+  if (kept == nullptr) {
+    auto made = std::make_unique<SkinnyWeight>();
+    BATON_RETURN_IF_ERROR(
+        CudaStatus(MakeSkinnyWeight(weight.data, weight.n, weight.k,
+                                    RowStrideOf(weight), made.get()),
+                   "matmul: describe a weight"));
+    kept = std::move(made);
+  }
+  return kept.get();
+}
+
+StatusOr<LtMatmul*> Context::Lt(const PackedMatrix& weight, LtOut out) {
+  if (lt_ == nullptr) {
+    lt_ = LtMatmul::Create(stream_);
+    if (lt_ == nullptr) return Internal("cuBLASLt cannot be set up");
+  }
+  BATON_RETURN_IF_ERROR(LtStatus(lt_->Prepare({.w = weight.data,
+                                               .n = weight.n,
+                                               .k = weight.k,
+                                               .ldw = RowStrideOf(weight)},
+                                              out),
+                                 "matmul: choose an algorithm"));
+  return lt_.get();
+}
+
+Status LtStatus(cublasStatus_t status, std::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return OkStatus();
+  return Internal("{}: cuBLASLt: {}", what, cublasLtGetStatusString(status));
+}
+
+}  // namespace baton::cuda

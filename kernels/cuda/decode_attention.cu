@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numbers>
+
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/decode_kernel.cuh"
+#include "kernels/cuda/plain_attention.cuh"
+
+namespace baton::cuda {
+namespace {
+
+int64_t Tiles(int64_t q_heads, int64_t kv_heads) {
+  return CeilDiv(q_heads / kv_heads, kUnitHeads);
+}
+int64_t StoredHeads(int64_t q_heads, int64_t kv_heads) {
+  return std::min<int64_t>(q_heads / kv_heads, kUnitHeads);
+}
+int64_t RowScratchFloats(int64_t q_heads, int64_t kv_heads, int64_t head_dim,
+                         int64_t max_spans) {
+  return kv_heads * Tiles(q_heads, kv_heads) * max_spans *
+         ResultFloats(StoredHeads(q_heads, kv_heads), head_dim);
+}
+
+float ScaleLog2(float scale) {
+  return static_cast<float>(static_cast<double>(scale) *
+                            std::numbers::log2e_v<double>);
+}
+
+int Multiprocessors() {
+  static const int count = [] {
+    int device = 0;
+    int found = 0;
+    (void)cudaGetDevice(&device);
+    (void)cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount,
+                                 device);
+    return std::max(found, 1);
+  }();
+  return count;
+}
+
+// Rows [first, first + rows) of a launch.
+DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
+                  int64_t rows) {
+  const int64_t kv_heads = args.pages.kv_heads;
+  const int64_t tiles = Tiles(args.q_heads, kv_heads);
+  const int64_t row_floats = RowScratchFloats(
+      args.q_heads, kv_heads, args.pages.head_dim, args.max_spans);
+  return {
+      .q = static_cast<const uint16_t*>(args.q) + first * args.q_stride,
+      .q_stride = args.q_stride,
+      .out = static_cast<uint16_t*>(args.out) + first * args.out_stride,
+      .out_stride = args.out_stride,
+      .positions = args.positions + first,
+      .row_sequence = args.row_sequence + first,
+      .pages = args.pages,
+      .scale_log2 = ScaleLog2(args.scale),
+      .rows = static_cast<int>(rows),
+      .group = static_cast<int>(args.q_heads / kv_heads),
+      .unit_tiles = static_cast<int>(tiles),
+      .units = static_cast<int>(kv_heads * tiles),
+      .stored_heads = static_cast<int>(StoredHeads(args.q_heads, kv_heads)),
+      .max_spans = args.max_spans,
+      .scratch = static_cast<float*>(args.scratch) + first * row_floats,
+      .counters = args.counters + first * kv_heads * tiles,
+  };
+}
+
+template <int kHeadDim>
+cudaError_t LaunchDecode(const DecodeWork& work, cudaStream_t stream) {
+  const int64_t items = work.rows * work.max_spans * work.units;
+  const int64_t blocks = std::min<int64_t>(items, Multiprocessors());
+  return Launch(&DecodeKernel<kHeadDim>, dim3(Blocks(blocks)),
+                DecodeShape<kHeadDim>::kThreads, sizeof(DecodeShared<kHeadDim>),
+                stream, work);
+}
+
+cudaError_t LaunchTensor(const DecodeWork& work, cudaStream_t stream) {
+  switch (work.pages.head_dim) {
+    case 64:
+      return LaunchDecode<64>(work, stream);
+    case 128:
+      return LaunchDecode<128>(work, stream);
+    default:
+      return LaunchDecode<256>(work, stream);
+  }
+}
+
+cudaError_t LaunchPlain(const DecodeWork& work, int64_t q_heads,
+                        cudaStream_t stream) {
+  const PlainAttentionWork plain = {
+      .q = work.q,
+      .q_stride = work.q_stride,
+      .out = work.out,
+      .out_stride = work.out_stride,
+      .group = work.group,
+      .positions = work.positions,
+      .row_sequence = work.row_sequence,
+      .tiles = nullptr,
+      .pages = work.pages,
+      .scale_log2 = work.scale_log2,
+  };
+  return Launch(&PlainAttentionKernel, dim3(Blocks(work.rows), Blocks(q_heads)),
+                kPlainThreads, 0, stream, plain);
+}
+
+bool SuitsTensorCores(const DecodeAttentionArgs& args) {
+  const int64_t head_dim = args.pages.head_dim;
+  return (head_dim == 64 || head_dim == 128 || head_dim == 256) &&
+         IsAligned(args.q, 16) && args.q_stride % 8 == 0 &&
+         IsAligned(args.out, 4) && args.out_stride % 2 == 0 &&
+         IsAligned(args.pages.pool, 16) && args.pages.page_bytes % 16 == 0;
+}
+
+}  // namespace
+
+int64_t DecodeScratchBytes(int64_t rows, int64_t q_heads, int64_t kv_heads,
+                           int64_t head_dim, int64_t max_spans) {
+  return rows * RowScratchFloats(q_heads, kv_heads, head_dim, max_spans) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+int64_t DecodeCounters(int64_t rows, int64_t q_heads, int64_t kv_heads) {
+  return rows * kv_heads * Tiles(q_heads, kv_heads);
+}
+
+cudaError_t DecodeAttention(const DecodeAttentionArgs& args,
+                            cudaStream_t stream) {
+  const int64_t head_dim = args.pages.head_dim;
+  if (head_dim <= 0 || head_dim % 2 != 0 || head_dim > kPlainMaxHeadDim ||
+      args.pages.kv_heads <= 0 || args.q_heads % args.pages.kv_heads != 0 ||
+      args.max_spans <= 0) {
+    return cudaErrorInvalidValue;
+  }
+  const bool tensor = SuitsTensorCores(args);
+  for (int64_t first = 0; first < args.rows; first += kMaxDecodeRows) {
+    const int64_t rows =
+        std::min<int64_t>(args.rows - first, int64_t{kMaxDecodeRows});
+    const DecodeWork work = WorkOf(args, first, rows);
+    const cudaError_t error = tensor ? LaunchTensor(work, stream)
+                                     : LaunchPlain(work, args.q_heads, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensor-core kernel of generated tokens.
+//
+// One block per multiprocessor walks over work items: (row, span, unit), where
+// a unit is up to 8 query heads of one KV head. Scores are computed transposed,
+// [16 tokens of a page, 8 heads], and so is the output, [dims, 8 heads], so
+// that the 8 columns of the instruction are heads and no row of it is idle.
+// Each warp has its own ring of pages, which runs ahead into the next items.
+#pragma once
+
+#include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/decode_combine.cuh"
+#include "kernels/cuda/mma.cuh"
+
+namespace baton::cuda {
+
+// Where an item's keys are.
+struct DecodeItem {
+  int row, unit, span;
+  int tokens;  // of the span, 1 to kDecodeSpan
+  int spans;   // of the row
+};
+
+__device__ __forceinline__ DecodeItem FindItem(const DecodeWork& work,
+                                               const DecodeRows& rows,
+                                               int item) {
+  const int number = item / work.units;
+  int low = 0;  // spans_before[low] <= number < spans_before[high]
+  int high = work.rows;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (rows.spans_before[middle] <= number) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  DecodeItem found;
+  found.row = low;
+  found.unit = item % work.units;
+  found.span = number - rows.spans_before[low];
+  found.spans = rows.spans_before[low + 1] - rows.spans_before[low];
+  const int left = rows.position[low] + 1 - found.span * kSpanTokens;
+  found.tokens = left < kSpanTokens ? left : kSpanTokens;
+  return found;
+}
+
+// The pages of a span that a warp takes: warp, warp + kWarps, ...
+template <int kWarps>
+__device__ __forceinline__ int PagesOf(const DecodeItem& item, int warp) {
+  const int pages = (item.tokens + kPage - 1) / kPage;
+  return pages > warp ? (pages - warp + kWarps - 1) / kWarps : 0;
+}
+
+// Fills a warp's ring, page after page, item after item.
+template <int kHeadDim>
+struct DecodeFeed {
+  using Shape = DecodeShape<kHeadDim>;
+
+  __device__ __forceinline__ void Next(const DecodeWork& work,
+                                       const DecodeRows& rows, int items,
+                                       char* ring, uint64_t* barriers) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    while (next == count) {
+      if (item >= items) return;
+      const DecodeItem found = FindItem(work, rows, item);
+      item += static_cast<int>(gridDim.x);
+      next = 0;
+      count = PagesOf<Shape::kWarps>(found, warp);
+      kv_head = found.unit / work.unit_tiles;
+      if (lane < count) {
+        page = LoadInt(work.pages.page_table +
+                       rows.sequence[found.row] * work.pages.page_stride +
+                       found.span * (kSpanTokens / kPage) + warp +
+                       lane * Shape::kWarps);
+      }
+    }
+    const int64_t id = __shfl_sync(kAllLanes, page, next);
+    const char* keys = static_cast<const char*>(work.pages.pool) +
+                       id * work.pages.page_bytes +
+                       static_cast<int64_t>(kv_head) * Shape::kBlockBytes;
+    const char* values = keys + work.pages.kv_heads * Shape::kBlockBytes;
+    const int stage = filled % Shape::kStages;
+    StageFill(barriers + stage, ring + stage * Shape::kStageBytes, keys, values,
+              Shape::kBlockBytes);
+    ++next;
+    ++filled;
+  }
+
+  int item;       // the next one to look at
+  int next = 0;   // page of the current one
+  int count = 0;  // pages of the current one
+  int page = 0;   // lane i: id of its page i
+  int kv_head = 0;
+  int filled = 0;
+};
+
+// Queries of a unit, as B: of dims [32 j + 8 q, + 8) the lane holds all, and
+// the two steps of block j take words (0, 1) and (2, 3) of both operands.
+template <int kHeadDim>
+__device__ __forceinline__ void LoadQueries(const DecodeWork& work,
+                                            const DecodeItem& item,
+                                            uint4 (&q)[kHeadDim / 32]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int head = UnitHead(work, item.unit) + lane / 4;
+  const bool is_head = lane / 4 < UnitHeads(work, item.unit);
+  const uint16_t* from =
+      work.q + item.row * work.q_stride + head * kHeadDim + lane % 4 * 8;
+#pragma unroll
+  for (int j = 0; j < kHeadDim / 32; ++j) {
+    q[j] = is_head ? Load16(from + j * 32) : uint4{0, 0, 0, 0};
+  }
+}
+
+// What a warp knows of its heads 2q and 2q + 1. `sum` is this lane's part.
+template <int kHeadDim>
+struct DecodeState {
+  float largest[2];
+  float sum[2];
+  float out[kHeadDim / 16][4];  // C of 16 dims: heads 2q, 2q + 1
+};
+
+// Token (0 to 15) that row g of the scores stands for; row g + 8 is two more.
+// So the four weights of a lane belong to tokens [4 q, 4 q + 4) of the values.
+__device__ __forceinline__ int RowToken(int g) { return g / 2 * 4 + g % 2; }
+
+template <int kHeadDim>
+__device__ __forceinline__ void Scores(const char* keys,
+                                       const uint4 (&q)[kHeadDim / 32],
+                                       float (&score)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const char* low = keys + RowToken(lane / 4) * (2 * kHeadDim) + lane % 4 * 16;
+  const char* high = low + 2 * (2 * kHeadDim);
+  float even[4] = {};
+  float odd[4] = {};
+#pragma unroll
+  for (int j = 0; j < kHeadDim / 32; ++j) {
+    const uint4 k = *reinterpret_cast<const uint4*>(low + j * 64);
+    const uint4 l = *reinterpret_cast<const uint4*>(high + j * 64);
+    Mma(even, {k.x, l.x, k.y, l.y}, q[j].x, q[j].y);
+    Mma(odd, {k.z, l.z, k.w, l.w}, q[j].z, q[j].w);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) score[i] = even[i] + odd[i];
+}
+
+// One page of `visible` (1 to 16) tokens.
+template <int kHeadDim>
+__device__ __forceinline__ void VisitPage(const DecodeWork& work,
+                                          const char* keys, int visible,
+                                          const uint4 (&q)[kHeadDim / 32],
+                                          DecodeState<kHeadDim>& state) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const char* values = keys + DecodeShape<kHeadDim>::kBlockBytes;
+  float score[4];
+  Scores<kHeadDim>(keys, q, score);
+  const int token = RowToken(lane / 4);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool sees = token + i / 2 * 2 < visible;
+    score[i] = sees ? score[i] * work.scale_log2 : -kInfinity;
+  }
+  float factor[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float best = fmaxf(score[i], score[i + 2]);
+#pragma unroll
+    for (int width = 4; width < kWarp; width *= 2) {
+      best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, width));
+    }
+    best = fmaxf(best, state.largest[i]);
+    factor[i] = Exp2(state.largest[i] - best);
+    state.largest[i] = best;
+    score[i] = Exp2(score[i] - best);
+    score[i + 2] = Exp2(score[i + 2] - best);
+    state.sum[i] = state.sum[i] * factor[i] + (score[i] + score[i + 2]);
+  }
+  const uint32_t b0 = Transpose(PackBf16(score[0], score[1]));
+  const uint32_t b1 = Transpose(PackBf16(score[2], score[3]));
+  // What was never written must not meet a weight of zero: it may be NaN.
+  const int left = visible - lane % 4 * 4;
+  const uint32_t keep_low = left >= 2 ? ~0u : left == 1 ? 0xffffu : 0u;
+  const uint32_t keep_high = left >= 4 ? ~0u : left == 3 ? 0xffffu : 0u;
+  const char* from = values + lane / 4 * 32 + lane % 4 * 8;
+#pragma unroll
+  for (int t = 0; t < kHeadDim / 16; ++t) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from + t * 512);
+    const uint2 w = *reinterpret_cast<const uint2*>(from + t * 512 + 256);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.out[t][i] *= factor[i % 2];
+    Mma(state.out[t],
+        {v.x & keep_low, w.x & keep_low, v.y & keep_high, w.y & keep_high}, b0,
+        b1);
+  }
+}
+
+// The warp's result to shared memory.
+template <int kHeadDim>
+__device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
+                                         float* merge, float2* softmax) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int at = warp * kUnitHeads + lane % 4 * 2 + i;
+    float sum = state.sum[i];
+#pragma unroll
+    for (int width = 4; width < kWarp; width *= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, width);
+    }
+    if (lane / 4 == 0) softmax[at] = {state.largest[i], sum};
+    float* to = merge + at * DecodeShape<kHeadDim>::kMergeStride + lane / 4;
+#pragma unroll
+    for (int t = 0; t < kHeadDim / 16; ++t) {
+      to[t * 16] = state.out[t][i];
+      to[t * 16 + 8] = state.out[t][i + 2];
+    }
+  }
+}
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(DecodeShape<kHeadDim>::kThreads, 1)
+    DecodeKernel(DecodeWork work) {
+  using Shape = DecodeShape<kHeadDim>;
+  extern __shared__ __align__(128) char shared[];
+  auto& block = *reinterpret_cast<DecodeShared<kHeadDim>*>(shared);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  AllowNextGrid();
+  if (lane < Shape::kStages) StageInit(&block.barriers[warp][lane]);
+  StageInitFence();
+  AwaitPreviousGrids();
+  ReadRows<Shape::kThreads>(work, block.rows);
+  const int items = block.rows.spans_before[work.rows] * work.units;
+
+  DecodeFeed<kHeadDim> feed;
+  feed.item = static_cast<int>(blockIdx.x);
+  for (int i = 0; i < Shape::kStages; ++i) {
+    feed.Next(work, block.rows, items, block.ring[warp][0],
+              block.barriers[warp]);
+  }
+  int used = 0;
+  for (int i = static_cast<int>(blockIdx.x); i < items;
+       i += static_cast<int>(gridDim.x)) {
+    const DecodeItem item = FindItem(work, block.rows, i);
+    const int count = PagesOf<Shape::kWarps>(item, warp);
+    uint4 q[kHeadDim / 32];
+    LoadQueries<kHeadDim>(work, item, q);
+    DecodeState<kHeadDim> state = {};
+    state.largest[0] = state.largest[1] = -kInfinity;
+    for (int n = 0; n < count; ++n, ++used) {
+      const int stage = used % Shape::kStages;
+      StageAwait(&block.barriers[warp][stage], used / Shape::kStages);
+      const int left = item.tokens - (warp + n * Shape::kWarps) * kPage;
+      VisitPage<kHeadDim>(work, block.ring[warp][stage],
+                          left < kPage ? left : kPage, q, state);
+      __syncwarp();
+      feed.Next(work, block.rows, items, block.ring[warp][0],
+                block.barriers[warp]);
+    }
+    if (count > 0) PutState(state, block.merge, block.softmax);
+    __syncthreads();
+    const int pages = (item.tokens + kPage - 1) / kPage;
+    MergeWarps<kHeadDim>(work, item.row, item.unit, item.span, item.spans,
+                         pages < Shape::kWarps ? pages : Shape::kWarps, block);
+    __syncthreads();
+  }
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels as the registry takes them; bf16. Each checks its shapes
+// first (InvalidArgument), then submits to the stream.
+#pragma once
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/sample.h"
+#include "kernels/registry.h"
+
+namespace baton::cuda {
+
+Status PackMatrixCuda(const PackMatrix::Args& args, Stream& stream);
+Status MatmulCuda(const Matmul::Args& args, Stream& stream);
+Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
+Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
+Status AddCuda(const Add::Args& args, Stream& stream);
+Status SiluMulCuda(const SiluMul::Args& args, Stream& stream);
+Status Relu2Cuda(const Relu2::Args& args, Stream& stream);
+Status XieluCuda(const Xielu::Args& args, Stream& stream);
+Status EmbeddingCuda(const Embedding::Args& args, Stream& stream);
+Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream);
+Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream);
+Status SampleCuda(const Sample::Args& args, Stream& stream);
+
+}  // namespace baton::cuda

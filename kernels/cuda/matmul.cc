@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/kernels.h"
+#include "runtime/tensor/shape_match.h"
+
+namespace baton::cuda {
+namespace {
+
+// Runs of generated rows: 64 at a time, whose bits are those of one alone.
+Status Generated(const Matmul::Args& args, const RowRun& run,
+                 Context& context) {
+  BATON_ASSIGN_OR_RETURN(const SkinnyWeight* weight,
+                         context.Skinny(args.weight));
+  for (int64_t i = 0; i < run.rows; i += kSkinnyMaxRows) {
+    const int64_t first = run.first + i;
+    const int64_t rows = std::min(kSkinnyMaxRows, run.rows - i);
+    const ConstView x = args.x.Rows(first, first + rows);
+    const View out = args.out.Rows(first, first + rows);
+    const SkinnyArgs skinny = {.x = x.data(),
+                               .m = rows,
+                               .ldx = x.row_stride(),
+                               .out = out.data(),
+                               .ldo = out.row_stride(),
+                               .out_type = out.dtype() == DType::kF32
+                                               ? SkinnyOut::kF32
+                                               : SkinnyOut::kBf16};
+    BATON_RETURN_IF_ERROR(
+        CudaStatus(SkinnyMatmul(*weight, skinny, context.stream()), "matmul"));
+  }
+  return OkStatus();
+}
+
+Status Prompt(const Matmul::Args& args, const RowRun& run, Context& context) {
+  const LtOut type =
+      args.out.dtype() == DType::kF32 ? LtOut::kF32 : LtOut::kBf16;
+  BATON_ASSIGN_OR_RETURN(LtMatmul * lt, context.Lt(args.weight, type));
+  const ConstView x = args.x.Rows(run.first, run.first + run.rows);
+  const View out = args.out.Rows(run.first, run.first + run.rows);
+  return LtStatus(lt->Run({.weight = {.w = args.weight.data,
+                                      .n = args.weight.n,
+                                      .k = args.weight.k,
+                                      .ldw = RowStrideOf(args.weight)},
+                           .x = x.data(),
+                           .m = run.rows,
+                           .ldx = x.row_stride(),
+                           .out = out.data(),
+                           .ldo = out.row_stride(),
+                           .out_type = type}),
+                  "matmul");
+}
+
+// Whether cuBLASLt can take the weight: by its shape alone.
+bool TakesPrompts(const PackedMatrix& weight) {
+  return weight.k % kCudaRowPad == 0 && weight.n % kCudaRowPad == 0;
+}
+
+}  // namespace
+
+Status PackMatrixCuda(const PackMatrix::Args& args, Stream& stream) {
+  ShapeMatch match("pack_matrix");
+  match.Match("rows", args.rows, {"rows", "k"})
+      .IsType("rows", args.rows, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  match.Require(match["k"] == args.k, "k of the rows and of the matrix")
+      .Require(args.first_row >= 0 && args.first_row + match["rows"] <= args.n,
+               "rows outside the matrix");
+  BATON_RETURN_IF_ERROR(match.status());
+  constexpr size_t kElement = sizeof(bf16);
+  const auto row = static_cast<size_t>(PadTo(args.k, kCudaRowPad)) * kElement;
+  BATON_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpy2DAsync(args.packed + static_cast<size_t>(args.first_row) * row,
+                        row, args.rows.data(),
+                        static_cast<size_t>(args.rows.row_stride()) * kElement,
+                        static_cast<size_t>(args.k) * kElement,
+                        static_cast<size_t>(match["rows"]),
+                        cudaMemcpyHostToDevice, CudaStreamOf(stream)),
+      "pack_matrix"));
+  return stream.Synchronize();  // the caller's rows go
+}
+
+Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
+  ShapeMatch match("matmul");
+  match.Match("x", args.x, {"tokens", "k"})
+      .Match("out", args.out, {"tokens", "n"})
+      .IsType("x", args.x, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  match.Require(match["k"] == args.weight.k, "k of x and of the weight")
+      .Require(match["n"] == args.weight.n, "n of out and of the weight")
+      .Require(args.weight.dtype == DType::kBF16, "the weight is bf16")
+      .Require(args.x.row_stride() % kCudaRowPad == 0,
+               "rows of x are a multiple of 8 elements apart");
+  BATON_RETURN_IF_ERROR(match.status());
+  Context& context = Context::Of(stream);
+  if (args.runs.empty()) {
+    return Generated(args, {RowKind::kGenerated, 0, match["tokens"]}, context);
+  }
+  for (const RowRun& run : args.runs) {
+    BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt &&
+                                  TakesPrompts(args.weight)
+                              ? Prompt(args, run, context)
+                              : Generated(args, run, context));
+  }
+  return OkStatus();
+}
+
+}  // namespace baton::cuda

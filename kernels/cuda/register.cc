@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of CUDA kernels.
+#include "kernels/cuda/register.h"
+
+#include "kernels/cuda/kernels.h"
+
+namespace baton {
+
+void RegisterCudaKernels(KernelRegistry& registry) {
+  constexpr DeviceKind kCuda = DeviceKind::kCuda;
+  constexpr DType kType = DType::kBF16;
+  registry.Add<PackMatrix>(kCuda, kType, &cuda::PackMatrixCuda);
+  registry.Add<Matmul>(kCuda, kType, &cuda::MatmulCuda);
+  registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
+  registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
+  registry.Add<Add>(kCuda, kType, &cuda::AddCuda);
+  registry.Add<SiluMul>(kCuda, kType, &cuda::SiluMulCuda);
+  registry.Add<Relu2>(kCuda, kType, &cuda::Relu2Cuda);
+  registry.Add<Xielu>(kCuda, kType, &cuda::XieluCuda);
+  registry.Add<Embedding>(kCuda, kType, &cuda::EmbeddingCuda);
+  registry.Add<RotateAndStore>(kCuda, kType, &cuda::RotateAndStoreCuda);
+  registry.Add<PagedAttention>(kCuda, kType, &cuda::PagedAttentionCuda);
+  // Logits are f32 whatever the dtype of the model.
+  registry.Add<Sample>(kCuda, DType::kF32, &cuda::SampleCuda);
+}
+
+}  // namespace baton

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that work row by row: norms, sums, activations, look-ups. bf16 in and
+// out, fp32 inside, one rounding; formulas in kernels/ops/{norm,activation}.h.
+// Strides are in elements. Zero rows submit nothing. The bits of a row depend
+// on that row alone. All may be captured, and start as programmatic dependents.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace baton::cuda {
+
+inline constexpr int64_t kMaxNormSize = 32768;  // hidden
+
+struct RmsNormArgs {
+  const void* x;  // [rows, hidden]
+  int64_t x_stride;
+  const void* weight;  // [hidden]
+  void* out;           // [rows, hidden]; may be x
+  int64_t out_stride;
+  int64_t rows, hidden;
+  float eps;
+};
+// invalidValue: hidden > kMaxNormSize.
+[[nodiscard]] cudaError_t RmsNormRows(const RmsNormArgs& args,
+                                      cudaStream_t stream);
+
+struct AddRmsNormArgs {
+  void* residual;  // [rows, hidden], += update, rounded
+  int64_t residual_stride;
+  const void* update;  // [rows, hidden]
+  int64_t update_stride;
+  const void* weight;  // [hidden]
+  void* out;           // [rows, hidden]; may be update, not residual
+  int64_t out_stride;
+  int64_t rows, hidden;
+  float eps;
+};
+// invalidValue: hidden > kMaxNormSize.
+[[nodiscard]] cudaError_t AddRmsNormRows(const AddRmsNormArgs& args,
+                                         cudaStream_t stream);
+
+struct AddArgs {
+  void* residual;  // [rows, hidden], += update, rounded
+  int64_t residual_stride;
+  const void* update;  // [rows, hidden]
+  int64_t update_stride;
+  int64_t rows, hidden;
+};
+[[nodiscard]] cudaError_t AddRows(const AddArgs& args, cudaStream_t stream);
+
+struct ActivationArgs {
+  const void* x;  // [rows, ffn]; SiluMul: [rows, 2 * ffn], gates first
+  int64_t x_stride;
+  void* out;  // [rows, ffn]; may be x, except for SiluMul
+  int64_t out_stride;
+  int64_t rows, ffn;
+};
+struct XieluParameters {
+  float alpha_p, alpha_n;  // raw, as stored
+  float beta, eps;
+};
+[[nodiscard]] cudaError_t SiluMulRows(const ActivationArgs& args,
+                                      cudaStream_t stream);
+[[nodiscard]] cudaError_t Relu2Rows(const ActivationArgs& args,
+                                    cudaStream_t stream);
+[[nodiscard]] cudaError_t XieluRows(const ActivationArgs& args,
+                                    const XieluParameters& parameters,
+                                    cudaStream_t stream);
+
+// out[i] = table[index[i]]; an index below zero stands for the token at
+// tokens[-1 - index[i]], which an earlier kernel may have just chosen.
+struct LookUpArgs {
+  const int32_t* index;   // [rows], device
+  const int32_t* tokens;  // device; may be null if no index is below zero
+  const void* table;      // [any, hidden]
+  int64_t table_stride;
+  void* out;  // [rows, hidden]; must not overlap the table
+  int64_t out_stride;
+  int64_t rows, hidden;
+};
+// The embedding of tokens, or rows picked out of a batch.
+[[nodiscard]] cudaError_t LookUpRows(const LookUpArgs& args,
+                                     cudaStream_t stream);
+
+}  // namespace baton::cuda

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that work row by row: shapes, then row_kernels.h.
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/row_kernels.h"
+#include "runtime/tensor/cuda_device.h"
+#include "runtime/tensor/shape_match.h"
+
+namespace baton::cuda {
+namespace {
+
+Status MatchActivation(ShapeMatch& match, ConstView x, View out) {
+  match.IsType("x", x, DType::kBF16).IsType("out", out, DType::kBF16);
+  return match.status();
+}
+
+}  // namespace
+
+Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream) {
+  ShapeMatch match("rms_norm");
+  match.Match("x", args.x, {"rows", "hidden"})
+      .Match("weight", args.weight, {"hidden"})
+      .Match("out", args.out, {"rows", "hidden"})
+      .IsType("x", args.x, DType::kBF16)
+      .IsType("weight", args.weight, DType::kBF16)
+      .IsType("out", args.out, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(RmsNormRows({.x = args.x.data(),
+                                 .x_stride = args.x.row_stride(),
+                                 .weight = args.weight.data(),
+                                 .out = args.out.data(),
+                                 .out_stride = args.out.row_stride(),
+                                 .rows = match["rows"],
+                                 .hidden = match["hidden"],
+                                 .eps = args.eps},
+                                CudaStreamOf(stream)),
+                    "rms_norm");
+}
+
+Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream) {
+  ShapeMatch match("add_rms_norm");
+  match.Match("stream", args.stream, {"rows", "hidden"})
+      .Match("update", args.update, {"rows", "hidden"})
+      .Match("weight", args.weight, {"hidden"})
+      .Match("out", args.out, {"rows", "hidden"})
+      .IsType("stream", args.stream, DType::kBF16)
+      .IsType("update", args.update, DType::kBF16)
+      .IsType("weight", args.weight, DType::kBF16)
+      .IsType("out", args.out, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(AddRmsNormRows({.residual = args.stream.data(),
+                                    .residual_stride = args.stream.row_stride(),
+                                    .update = args.update.data(),
+                                    .update_stride = args.update.row_stride(),
+                                    .weight = args.weight.data(),
+                                    .out = args.out.data(),
+                                    .out_stride = args.out.row_stride(),
+                                    .rows = match["rows"],
+                                    .hidden = match["hidden"],
+                                    .eps = args.eps},
+                                   CudaStreamOf(stream)),
+                    "add_rms_norm");
+}
+
+Status AddCuda(const Add::Args& args, Stream& stream) {
+  ShapeMatch match("add");
+  match.Match("stream", args.stream, {"rows", "hidden"})
+      .Match("update", args.update, {"rows", "hidden"})
+      .IsType("stream", args.stream, DType::kBF16)
+      .IsType("update", args.update, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(AddRows({.residual = args.stream.data(),
+                             .residual_stride = args.stream.row_stride(),
+                             .update = args.update.data(),
+                             .update_stride = args.update.row_stride(),
+                             .rows = match["rows"],
+                             .hidden = match["hidden"]},
+                            CudaStreamOf(stream)),
+                    "add");
+}
+
+Status SiluMulCuda(const SiluMul::Args& args, Stream& stream) {
+  ShapeMatch match("silu_mul");
+  match.Match("gate_up", args.gate_up, {"rows", "both"})
+      .Match("out", args.out, {"rows", "ffn"});
+  BATON_RETURN_IF_ERROR(MatchActivation(match, args.gate_up, args.out));
+  match.Require(match["both"] == 2 * match["ffn"], "gate_up has 2 x ffn");
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(SiluMulRows({.x = args.gate_up.data(),
+                                 .x_stride = args.gate_up.row_stride(),
+                                 .out = args.out.data(),
+                                 .out_stride = args.out.row_stride(),
+                                 .rows = match["rows"],
+                                 .ffn = match["ffn"]},
+                                CudaStreamOf(stream)),
+                    "silu_mul");
+}
+
+Status Relu2Cuda(const Relu2::Args& args, Stream& stream) {
+  ShapeMatch match("relu2");
+  match.Match("x", args.x, {"rows", "ffn"})
+      .Match("out", args.out, {"rows", "ffn"});
+  BATON_RETURN_IF_ERROR(MatchActivation(match, args.x, args.out));
+  return CudaStatus(Relu2Rows({.x = args.x.data(),
+                               .x_stride = args.x.row_stride(),
+                               .out = args.out.data(),
+                               .out_stride = args.out.row_stride(),
+                               .rows = match["rows"],
+                               .ffn = match["ffn"]},
+                              CudaStreamOf(stream)),
+                    "relu2");
+}
+
+Status XieluCuda(const Xielu::Args& args, Stream& stream) {
+  ShapeMatch match("xielu");
+  match.Match("x", args.x, {"rows", "ffn"})
+      .Match("out", args.out, {"rows", "ffn"});
+  BATON_RETURN_IF_ERROR(MatchActivation(match, args.x, args.out));
+  return CudaStatus(XieluRows({.x = args.x.data(),
+                               .x_stride = args.x.row_stride(),
+                               .out = args.out.data(),
+                               .out_stride = args.out.row_stride(),
+                               .rows = match["rows"],
+                               .ffn = match["ffn"]},
+                              {.alpha_p = args.alpha_p,
+                               .alpha_n = args.alpha_n,
+                               .beta = args.beta,
+                               .eps = args.eps},
+                              CudaStreamOf(stream)),
+                    "xielu");
+}
+
+Status EmbeddingCuda(const Embedding::Args& args, Stream& stream) {
+  ShapeMatch match("embedding");
+  match.Match("table", args.table, {"vocab", "hidden"})
+      .Match("out", args.out, {"tokens", "hidden"})
+      .IsType("table", args.table, DType::kBF16)
+      .IsType("out", args.out, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  match.Require(static_cast<int64_t>(args.ids.size()) == match["tokens"],
+                "out must have one row per id");
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(LookUpRows({.index = args.ids.data(),
+                                .tokens = args.drawn.data(),
+                                .table = args.table.data(),
+                                .table_stride = args.table.row_stride(),
+                                .out = args.out.data(),
+                                .out_stride = args.out.row_stride(),
+                                .rows = match["tokens"],
+                                .hidden = match["hidden"]},
+                               CudaStreamOf(stream)),
+                    "embedding");
+}
+
+}  // namespace baton::cuda

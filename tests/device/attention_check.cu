@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks the row, attention and sampling kernels on a device against plain
+// loops, and times them. Exits non-zero when a check fails.
+//
+//   attention_check [check|bench|rows|rotate|decode|prompt|sample]
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/device/attention_bench.cuh"
+#include "tests/device/check_attention.cuh"
+#include "tests/device/check_rotate.cuh"
+#include "tests/device/check_rows.cuh"
+#include "tests/device/check_sample.cuh"
+
+int main(int argc, char** argv) {
+  using Clock = std::chrono::steady_clock;
+  // Else the first launch of a kernel, inside a capture, would load it.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  const std::string filter = argc > 1 ? argv[1] : "";
+  cudaDeviceProp device;
+  CUDA_OK(cudaGetDeviceProperties(&device, 0));
+  std::printf("%s, %d multiprocessors, sm_%d%d\n", device.name,
+              device.multiProcessorCount, device.major, device.minor);
+  const auto wants = [&](const char* suite) {
+    return filter.empty() || filter == "check" || filter == suite;
+  };
+  const auto run = [&](const char* suite, void (*check)()) {
+    if (!wants(suite)) return;
+    const auto begin = Clock::now();
+    check();
+    CUDA_OK(cudaDeviceSynchronize());
+    const std::chrono::duration<double> took = Clock::now() - begin;
+    baton::check::Section(suite);
+    std::printf("   %.1f s, %d checks\n", took.count(),
+                baton::check::TheResults().checks);
+    std::fflush(stdout);
+  };
+  run("rows", &baton::check::CheckRows);
+  run("rotate", &baton::check::CheckRotate);
+  run("decode", &baton::check::CheckDecode);
+  run("prompt", &baton::check::CheckPrompt);
+  run("sample", &baton::check::CheckSample);
+  if (filter.empty() || filter == "bench") baton::check::Bench();
+  const baton::check::Results& results = baton::check::TheResults();
+  std::printf("%d checks, %d failed\n", results.checks, results.failures);
+  return results.failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/prompt_attention.h"
+#include "tests/device/check_cache.cuh"
+
+namespace baton::check {
+
+// ---- Generated tokens ------------------------------------------------------
+
+// Rows of `queries` picked by `pick`, through DecodeAttention with fresh,
+// poisoned scratch. Output rows padded by 2.
+inline std::vector<Bf16> RunDecode(const Queries& queries,
+                                   const std::vector<int>& pick,
+                                   const cuda::KvPages& pages, float scale,
+                                   int64_t max_spans, const std::string& what) {
+  const auto rows = static_cast<int64_t>(pick.size());
+  std::vector<Bf16> q;
+  std::vector<int32_t> positions;
+  std::vector<int32_t> sequence;
+  for (const int row : pick) {
+    const auto from = queries.values.begin() + row * queries.stride;
+    q.insert(q.end(), from, from + queries.stride);
+    positions.push_back(queries.positions[row]);
+    sequence.push_back(queries.sequence[row]);
+  }
+  const int64_t out_stride = queries.width() + 2;
+  const Device<Bf16> dq(q);
+  const Device<int32_t> dpositions(positions);
+  const Device<int32_t> dsequence(sequence);
+  const Device<Bf16> out(rows * out_stride);
+  const Device<char> scratch(cuda::DecodeScratchBytes(
+      rows, queries.q_heads, pages.kv_heads, pages.head_dim, max_spans));
+  Device<int32_t> counters(
+      cuda::DecodeCounters(rows, queries.q_heads, pages.kv_heads));
+  counters.Zero();
+  const cuda::DecodeAttentionArgs args = {
+      dq.data(),       queries.stride,    out.data(),       out_stride, rows,
+      queries.q_heads, dpositions.data(), dsequence.data(), pages,      scale,
+      max_spans,       scratch.data(),    counters.data()};
+  CUDA_OK(cuda::DecodeAttention(args, nullptr));
+  CUDA_OK(cudaDeviceSynchronize());
+  const std::vector<int32_t> left = counters.Download();
+  Expect(std::all_of(left.begin(), left.end(), [](int c) { return c == 0; }),
+         what + " counters");
+  Expect(out.GuardsHold() && scratch.GuardsHold() && counters.GuardsHold(),
+         what + " guards");
+  return out.Download();
+}
+
+inline void CheckDecodeCase(int64_t head_dim, int64_t group, int64_t kv_heads) {
+  const std::string what =
+      Name("decode dim %d group %d kv %d", static_cast<int>(head_dim),
+           static_cast<int>(group), static_cast<int>(kv_heads));
+  const std::vector<int> lengths = {1,   2,   15,  16,  17,   100,  127,  129,
+                                    511, 512, 513, 640, 1000, 1025, 1500, 2000};
+  const Cache cache(kv_heads, head_dim, lengths, 11, 1.0f);
+  Queries queries = {
+      kv_heads * group, head_dim, kv_heads * group * head_dim + 8, {}, {}, {}};
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    queries.positions.push_back(lengths[s] - 1);
+    queries.sequence.push_back(static_cast<int>(s));
+  }
+  // Earlier positions of the same sequences: the tail is hidden from them.
+  for (const int s : {5, 9, 12, 15}) {
+    queries.positions.push_back(lengths[s] / 2);
+    queries.sequence.push_back(s);
+  }
+  queries.values = RandomBf16(queries.rows() * queries.stride, 12, 2.0f);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const Device<Bf16> pool(cache.full());
+  const Device<int32_t> table(cache.table());
+  const cuda::KvPages pages = cache.View(pool, table);
+
+  std::vector<int> all(queries.rows());
+  std::iota(all.begin(), all.end(), 0);
+  const int64_t out_stride = queries.width() + 2;
+  const std::vector<Bf16> got = RunDecode(queries, all, pages, scale, 4, what);
+  ExpectAttention(what, cache, queries, kv_heads, scale, got, out_stride);
+  const auto expect_same = [&](const std::vector<int>& pick, int64_t max_spans,
+                               const char* how) {
+    const std::vector<Bf16> again =
+        RunDecode(queries, pick, pages, scale, max_spans, what + how);
+    bool same = true;
+    for (size_t i = 0; i < pick.size(); ++i) {
+      same &= SameBits(again, i * out_stride, got, pick[i] * out_stride,
+                       queries.width());
+    }
+    Expect(same, what + how);
+  };
+  for (const int row : all) expect_same({row}, 7, " alone");
+  std::vector<int> many(64);
+  for (size_t i = 0; i < many.size(); ++i) {
+    many[i] = static_cast<int>(i * 7 % all.size());
+  }
+  expect_same(many, 4, " among 64");
+  many.resize(700);
+  for (size_t i = 0; i < many.size(); ++i) {
+    many[i] = static_cast<int>(i * 3 % all.size());
+  }
+  if (group == 4) expect_same(many, 4, " among 700");
+
+  // A skipped row is left alone.
+  Queries skipping = queries;
+  skipping.sequence[3] = -1;
+  const std::vector<Bf16> skipped =
+      RunDecode(skipping, {2, 3, 4}, pages, scale, 4, what + " skip");
+  Expect(SameBits(skipped, 0, got, 2 * out_stride, queries.width()) &&
+             IsPoison(skipped, out_stride, out_stride) &&
+             SameBits(skipped, 2 * out_stride, got, 4 * out_stride,
+                      queries.width()),
+         what + " skipped row");
+  RunDecode(queries, {}, pages, scale, 4, what + " no rows");
+}
+
+inline void CheckDecode() {
+  for (const int64_t head_dim : {64, 128, 256, 48, 80, 6}) {
+    for (const int64_t group : {1, 3, 4, 5, 6, 8, 12}) {
+      CheckDecodeCase(head_dim, group, group == 4 ? 3 : 1);
+    }
+  }
+}
+
+// ---- Prompts ---------------------------------------------------------------
+
+// Rows [begin, end) of every sequence, as far as it goes, in tiles of up to
+// tile_rows; the most keys first.
+inline std::vector<cuda::PromptTile> TilesOf(const std::vector<int>& lengths,
+                                             int begin, int end,
+                                             int tile_rows) {
+  std::vector<cuda::PromptTile> tiles;
+  int first_row = 0;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    for (int at = begin; at < std::min(end, lengths[s]); at += tile_rows) {
+      tiles.push_back({first_row + at,
+                       std::min({tile_rows, end - at, lengths[s] - at}), at,
+                       static_cast<int>(s)});
+    }
+    first_row += lengths[s];
+  }
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const cuda::PromptTile& a, const cuda::PromptTile& b) {
+                     return a.first_position > b.first_position;
+                   });
+  return tiles;
+}
+
+inline void CheckPromptCase(int64_t head_dim, int64_t group, int64_t kv_heads,
+                            bool is_thorough) {
+  const std::string what =
+      Name("prompt dim %d group %d kv %d", static_cast<int>(head_dim),
+           static_cast<int>(group), static_cast<int>(kv_heads));
+  const std::vector<int> lengths = {1, 63, 64, 65, 130, 200, 333, 700};
+  const Cache cache(kv_heads, head_dim, lengths, 21, 1.0f);
+  Queries queries = {
+      kv_heads * group, head_dim, kv_heads * group * head_dim + 8, {}, {}, {}};
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    for (int t = 0; t < lengths[s]; ++t) {
+      queries.positions.push_back(t);
+      queries.sequence.push_back(static_cast<int>(s));
+    }
+  }
+  queries.values = RandomBf16(queries.rows() * queries.stride, 22, 2.0f);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const int64_t out_stride = queries.width() + 2;
+  const Device<Bf16> q(queries.values);
+  const Device<int32_t> table(cache.table());
+  Device<Bf16> pool(cache.full());
+  Device<Bf16> out(queries.rows() * out_stride);
+  const auto run = [&](const std::vector<cuda::PromptTile>& tiles) {
+    const Device<cuda::PromptTile> dtiles(tiles);
+    CUDA_OK(cuda::PromptAttention(
+        {q.data(), queries.stride, out.data(), out_stride, queries.q_heads,
+         dtiles.data(), static_cast<int64_t>(tiles.size()),
+         cache.View(pool, table), scale},
+        nullptr));
+    CUDA_OK(cudaDeviceSynchronize());
+  };
+  run({});
+  Expect(IsPoison(out.Download(), 0, out.count()), what + " no tiles");
+  run(TilesOf(lengths, 0, 1 << 20, 128));
+  const std::vector<Bf16> got = out.Download();
+  ExpectAttention(what, cache, queries, kv_heads, scale, got, out_stride);
+  Expect(out.GuardsHold() && pool.GuardsHold(), what + " guards");
+  for (const int tile_rows : {64, 100, 7, 1}) {
+    if (tile_rows < 64 && !is_thorough) continue;
+    out.Poison();
+    run(TilesOf(lengths, 0, 1 << 20, tile_rows));
+    Expect(out.Download() == got, what + Name(" in tiles of %d", tile_rows));
+  }
+  if (!is_thorough) return;
+  // Chunk after chunk, what comes later not written yet.
+  for (const int chunk : {64, 7}) {
+    out.Poison();
+    for (int begin = 0; begin < 700; begin += chunk) {
+      pool.Upload(cache.Until(begin + chunk));
+      run(TilesOf(lengths, begin, begin + chunk, 128));
+    }
+    Expect(out.Download() == got, what + Name(" in chunks of %d", chunk));
+  }
+  // One sequence by itself.
+  pool.Upload(cache.full());
+  out.Poison();
+  std::vector<cuda::PromptTile> tiles = TilesOf(lengths, 0, 1 << 20, 128);
+  std::erase_if(
+      tiles, [](const cuda::PromptTile& tile) { return tile.sequence != 6; });
+  run(tiles);
+  const int64_t first = (1 + 63 + 64 + 65 + 130 + 200) * out_stride;
+  Expect(SameBits(out.Download(), first, got, first, 333 * out_stride),
+         what + " one sequence alone");
+}
+
+inline void CheckPrompt() {
+  for (const int64_t head_dim : {64, 128, 256, 48, 80}) {
+    for (const int64_t group : {1, 3, 4, 5, 6, 8}) {
+      CheckPromptCase(head_dim, group, group == 4 ? 2 : 1, group == 4);
+    }
+  }
+}
+
+}  // namespace baton::check

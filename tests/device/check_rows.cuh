@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "kernels/cuda/row_kernels.h"
+#include "tests/device/check_support.cuh"
+
+namespace baton::check {
+
+// A matrix with a padded row stride.
+struct Matrix {
+  int64_t rows, columns, stride;
+  std::vector<Bf16> values;
+
+  Matrix(int64_t r, int64_t c, int64_t s, uint32_t seed, float scale = 1.0f)
+      : rows(r),
+        columns(c),
+        stride(s),
+        values(RandomBf16(r * s, seed, scale)) {}
+  [[nodiscard]] float At(int64_t row, int64_t column) const {
+    return ToFloat(values[row * stride + column]);
+  }
+};
+
+inline std::vector<double> NormOf(const std::vector<double>& x,
+                                  const std::vector<Bf16>& weight, float eps) {
+  double sum = 0;
+  for (const double v : x) sum += v * v;
+  const double factor =
+      1 / std::sqrt(sum / static_cast<double>(x.size()) + eps);
+  std::vector<double> y(x.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    y[i] = ToFloat(weight[i]) * x[i] * factor;
+  return y;
+}
+
+// Compares rows of `got` (padded by `stride`) with want(row), and the padding
+// with what was there.
+inline void ExpectRows(
+    const std::string& what, const std::vector<Bf16>& got, int64_t rows,
+    int64_t columns, int64_t stride,
+    const std::function<std::vector<double>(int64_t)>& want) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const std::vector<Bf16> slice(got.begin() + row * stride,
+                                  got.begin() + row * stride + columns);
+    const std::vector<double> expected = want(row);
+    std::vector<double> tolerance(expected.size());
+    for (size_t i = 0; i < tolerance.size(); ++i) {
+      tolerance[i] = kUlp * std::abs(expected[i]) + 4e-6;
+    }
+    ExpectClose(what + Name(" row %d", static_cast<int>(row)), slice, expected,
+                tolerance);
+    Expect(IsPoison(got, row * stride + columns, stride - columns),
+           what + " padding");
+  }
+}
+
+inline void CheckNorms(int64_t rows, int64_t hidden, int64_t pad) {
+  const std::string what =
+      Name("norm rows %d hidden %d pad %d", static_cast<int>(rows),
+           static_cast<int>(hidden), static_cast<int>(pad));
+  const int64_t stride = hidden + pad;
+  const Matrix x(rows, hidden, stride, 1, 2.0f);
+  const Matrix update(rows, hidden, stride, 2);
+  const std::vector<Bf16> weight = RandomBf16(hidden, 3);
+  const Device<Bf16> dx(x.values);
+  const Device<Bf16> dw(weight);
+  Device<Bf16> dout(rows * stride);
+  CUDA_OK(cuda::RmsNormRows(
+      {dx.data(), stride, dw.data(), dout.data(), stride, rows, hidden, 1e-5f},
+      nullptr));
+  const std::vector<Bf16> out = dout.Download();
+  ExpectRows("rms_" + what, out, rows, hidden, stride, [&](int64_t row) {
+    std::vector<double> v(hidden);
+    for (int64_t i = 0; i < hidden; ++i) v[i] = x.At(row, i);
+    return NormOf(v, weight, 1e-5f);
+  });
+  Expect(dout.GuardsHold(), "rms_" + what + " guards");
+  // The last row alone, one element off any alignment: the same bits.
+  Device<Bf16> alone(stride + 1);
+  CUDA_OK(cudaMemcpy(alone.data() + 1, x.values.data() + (rows - 1) * stride,
+                     hidden * 2, cudaMemcpyHostToDevice));
+  CUDA_OK(cuda::RmsNormRows({alone.data() + 1, stride, dw.data(),
+                             alone.data() + 1, stride, 1, hidden, 1e-5f},
+                            nullptr));
+  Expect(SameBits(alone.Download(), 1, out, (rows - 1) * stride, hidden),
+         "rms_" + what + " alone, in place, unaligned");
+
+  const Device<Bf16> stream(x.values);
+  const Device<Bf16> dupdate(update.values);
+  CUDA_OK(cuda::AddRmsNormRows(
+      {stream.data(), stride, dupdate.data(), stride, dw.data(), dupdate.data(),
+       stride, rows, hidden, 1e-5f},
+      nullptr));
+  const std::vector<Bf16> sum = stream.Download();
+  const std::vector<Bf16> normed = dupdate.Download();
+  bool sums = true;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<double> v(hidden);
+    for (int64_t i = 0; i < hidden; ++i) {
+      const Bf16 s = ToBf16(x.At(row, i) + update.At(row, i));
+      sums &= sum[row * stride + i] == s;
+      v[i] = ToFloat(s);
+    }
+    const std::vector<double> want = NormOf(v, weight, 1e-5f);
+    std::vector<double> tolerance(hidden);
+    for (int64_t i = 0; i < hidden; ++i) {
+      tolerance[i] = kUlp * std::abs(want[i]) + 1e-6;
+    }
+    ExpectClose(
+        "add_rms_" + what,
+        {normed.begin() + row * stride, normed.begin() + row * stride + hidden},
+        want, tolerance);
+  }
+  Expect(sums, "add_rms_" + what + " sums exact");
+  Expect(stream.GuardsHold() && dupdate.GuardsHold(),
+         "add_rms_" + what + " guards");
+
+  const Device<Bf16> added(x.values);
+  const Device<Bf16> again(update.values);
+  CUDA_OK(cuda::AddRows(
+      {added.data(), stride, again.data(), stride, rows, hidden}, nullptr));
+  const std::vector<Bf16> plain = added.Download();
+  bool same = true;
+  for (int64_t row = 0; row < rows; ++row) {
+    same &= SameBits(plain, row * stride, sum, row * stride, hidden);
+    same &= SameBits(plain, row * stride + hidden, x.values,
+                     row * stride + hidden, pad);
+  }
+  Expect(same && added.GuardsHold(), "add " + what);
+}
+
+inline void CheckActivations(int64_t rows, int64_t ffn, int64_t pad) {
+  const std::string what =
+      Name(" rows %d ffn %d pad %d", static_cast<int>(rows),
+           static_cast<int>(ffn), static_cast<int>(pad));
+  const int64_t in_stride = 2 * ffn + pad;
+  const int64_t stride = ffn + pad;
+  const Matrix x(rows, 2 * ffn, in_stride, 4, 3.0f);
+  const Device<Bf16> dx(x.values);
+  Device<Bf16> out(rows * stride);
+  const cuda::ActivationArgs args = {dx.data(), in_stride, out.data(),
+                                     stride,    rows,      ffn};
+  const auto compare = [&](const std::string& name, auto f) {
+    ExpectRows(name + what, out.Download(), rows, ffn, stride,
+               [&](int64_t row) {
+                 std::vector<double> y(ffn);
+                 for (int64_t i = 0; i < ffn; ++i) {
+                   y[i] = f(double(x.At(row, i)), double(x.At(row, ffn + i)));
+                 }
+                 return y;
+               });
+    Expect(out.GuardsHold(), name + what + " guards");
+    out.Poison();
+  };
+  CUDA_OK(cuda::SiluMulRows(args, nullptr));
+  compare("silu_mul",
+          [](double g, double u) { return g / (1 + std::exp(-g)) * u; });
+  CUDA_OK(cuda::Relu2Rows(args, nullptr));
+  compare("relu2", [](double v, double) { return v > 0 ? v * v : 0.0; });
+  const cuda::XieluParameters p = {0.3f, -0.7f, 0.5f, -1e-6f};
+  CUDA_OK(cuda::XieluRows(args, p, nullptr));
+  const double positive = std::log1p(std::exp(double(p.alpha_p)));
+  const double negative = p.beta + std::log1p(std::exp(double(p.alpha_n)));
+  compare("xielu", [&](double v, double) {
+    if (v > 0) return positive * v * v + p.beta * v;
+    return (std::expm1(std::min(v, double(p.eps))) - v) * negative + p.beta * v;
+  });
+}
+
+inline void CheckLookUp(int64_t rows, int64_t hidden, int64_t pad) {
+  const int64_t entries = 37;
+  const int64_t stride = hidden + pad;
+  const Matrix table(entries, hidden, stride, 5);
+  const Device<Bf16> dtable(table.values);
+  std::vector<int32_t> tokens = {5, 36, 0};
+  std::vector<int32_t> index(rows);
+  std::vector<int32_t> from(rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    index[i] = i % 4 == 1 ? -1 - static_cast<int>(i) % 3
+                          : static_cast<int>(i * 11 % entries);
+    from[i] = index[i] < 0 ? tokens[-1 - index[i]] : index[i];
+  }
+  const Device<int32_t> dtokens(tokens);
+  const Device<int32_t> dindex(index);
+  const Device<Bf16> out(rows * stride);
+  CUDA_OK(cuda::LookUpRows({dindex.data(), dtokens.data(), dtable.data(),
+                            stride, out.data(), stride, rows, hidden},
+                           nullptr));
+  const std::vector<Bf16> got = out.Download();
+  bool same = true;
+  for (int64_t i = 0; i < rows; ++i) {
+    same &= SameBits(got, i * stride, table.values, from[i] * stride, hidden);
+    same &= IsPoison(got, i * stride + hidden, pad);
+  }
+  Expect(same && out.GuardsHold(),
+         Name("look_up rows %d hidden %d", static_cast<int>(rows),
+              static_cast<int>(hidden)));
+}
+
+inline void CheckRows() {
+  for (const int64_t hidden : {1, 8, 48, 100, 1003, 4096, 5120, 8200, 20000}) {
+    for (const int64_t rows : {1, 3, 17}) {
+      for (const int64_t pad : {0, 8}) {
+        CheckNorms(rows, hidden, pad);
+        CheckActivations(rows, hidden, pad);
+        CheckLookUp(rows, hidden, pad);
+      }
+    }
+  }
+  // Zero rows touch nothing.
+  CUDA_OK(cuda::RmsNormRows({nullptr, 8, nullptr, nullptr, 8, 0, 8, 1e-5f},
+                            nullptr));
+  CUDA_OK(cuda::AddRows({nullptr, 8, nullptr, 8, 0, 8}, nullptr));
+  CUDA_OK(cuda::LookUpRows({nullptr, nullptr, nullptr, 8, nullptr, 8, 0, 8},
+                           nullptr));
+  CUDA_OK(cudaDeviceSynchronize());
+}
+
+}  // namespace baton::check

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values and bits of kernels/cuda/skinny_matmul.h.
+#include <string>
+
+#include "kernels/cuda/skinny_matmul.h"
+#include "tests/device/matmul_check.h"
+#include "tests/device/matmul_reference.cuh"
+
+namespace baton::test {
+namespace {
+
+using cuda::kSkinnyMaxRows;
+using cuda::SkinnyActivation;
+using cuda::SkinnyArgs;
+using cuda::SkinnyMatmul;
+using cuda::SkinnyOut;
+using cuda::SkinnyWeight;
+
+constexpr int64_t kGuard = 5;  // columns behind n
+constexpr int64_t kRowCounts[] = {0, 1, 2, 7, 8, 9, 16, 17, 33, 64};
+
+SkinnyWeight WeightOf(const void* w, int64_t n, int64_t k, int64_t ld) {
+  SkinnyWeight weight;
+  CHECK_CUDA(MakeSkinnyWeight(w, n, k, ld, &weight));
+  return weight;
+}
+
+std::string Label(const char* what, int64_t n, int64_t k, int64_t m,
+                  int row_tiles) {
+  return std::string(what) + " n=" + std::to_string(n) +
+         " k=" + std::to_string(k) + " m=" + std::to_string(m) +
+         " row_tiles=" + std::to_string(row_tiles);
+}
+
+template <typename T>
+int CheckValues(const Operands& operands, const SkinnyWeight& weight,
+                const Reference& reference, cudaStream_t stream) {
+  const int64_t ldo = operands.n + kGuard;
+  DeviceArray<T> out((kSkinnyMaxRows + 1) * ldo);
+  int failures = 0;
+  for (const int64_t m : kRowCounts) {
+    for (const int row_tiles : {0, 2, 4}) {
+      out.Poison();
+      CHECK_CUDA(SkinnyMatmul(
+          weight,
+          {.x = operands.x.data(),
+           .m = m,
+           .ldx = operands.ld,
+           .out = out.data(),
+           .ldo = ldo,
+           .out_type = sizeof(T) == 2 ? SkinnyOut::kBf16 : SkinnyOut::kF32,
+           .tuning = {.row_tiles = row_tiles}},
+          stream));
+      const std::string label = Label(sizeof(T) == 2 ? "skinny bf16" : "skinny",
+                                      operands.n, operands.k, m, row_tiles);
+      failures += CheckOutput(label.c_str(), out.Download(), m, operands.n, ldo,
+                              reference);
+    }
+  }
+  return failures;
+}
+
+// Every row of a batch of 64 against the same row in smaller batches.
+int CheckBits(const Operands& operands, const SkinnyWeight& weight,
+              cudaStream_t stream) {
+  const int64_t n = operands.n;
+  DeviceArray<float> whole(kSkinnyMaxRows * n), part(kSkinnyMaxRows * n);
+  auto run = [&](int64_t first, int64_t m, int row_tiles, int slots,
+                 const DeviceArray<float>& out) {
+    CHECK_CUDA(SkinnyMatmul(weight,
+                            {.x = operands.x.data() + first * operands.ld,
+                             .m = m,
+                             .ldx = operands.ld,
+                             .out = out.data() + first * n,
+                             .ldo = n,
+                             .out_type = SkinnyOut::kF32,
+                             .tuning = {row_tiles, slots}},
+                            stream));
+  };
+  run(0, kSkinnyMaxRows, 0, 0, whole);
+  int failures = 0;
+  for (const int row_tiles : {0, 2, 4}) {
+    for (const int64_t m : {1, 2, 5, 8, 9, 16, 24, 32, 33, 64}) {
+      part.Poison();
+      // In runs of m; the last run may be shorter.
+      for (int64_t first = 0; first < kSkinnyMaxRows; first += m) {
+        run(first, std::min(m, kSkinnyMaxRows - first), row_tiles,
+            row_tiles == 4 ? 5 : 0, part);
+      }
+      const int64_t different = CountDifferent<uint32_t>(
+          whole.data(), part.data(), kSkinnyMaxRows, n, n);
+      if (different == 0) continue;
+      ++failures;
+      std::printf("FAIL %s: %ld of %ld elements differ from m=64\n",
+                  Label("skinny bits", n, operands.k, m, row_tiles).c_str(),
+                  static_cast<long>(different),
+                  static_cast<long>(kSkinnyMaxRows * n));
+    }
+  }
+  return failures;
+}
+
+// Activations against those of the separately rounded product.
+int CheckActivations(cudaStream_t stream) {
+  const Operands operands(1000, 256);
+  const SkinnyWeight weight =
+      WeightOf(operands.w.data(), operands.n, operands.k, operands.ld);
+  constexpr int64_t kRows = 11;
+  const cuda::SkinnyXielu xielu = {
+      .positive = 0.8f, .negative = 1.3f, .beta = 0.5f, .eps = -1e-6f};
+  auto run = [&](SkinnyActivation activation) {
+    DeviceArray<__nv_bfloat16> out(kRows * operands.n);
+    CHECK_CUDA(SkinnyMatmul(weight,
+                            {.x = operands.x.data(),
+                             .m = kRows,
+                             .ldx = operands.ld,
+                             .out = out.data(),
+                             .ldo = operands.n,
+                             .activation = activation,
+                             .xielu = xielu},
+                            stream));
+    return out.Download();
+  };
+  const auto plain = run(SkinnyActivation::kNone);
+  const auto relu2 = run(SkinnyActivation::kRelu2);
+  const auto smooth = run(SkinnyActivation::kXielu);
+  int wrong = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const double v = ToFloat(plain[i]);
+    const double r = std::max(v, 0.0);
+    const double s = v > 0 ? xielu.positive * v * v + xielu.beta * v
+                           : (std::expm1(std::min<double>(v, xielu.eps)) - v) *
+                                     xielu.negative +
+                                 xielu.beta * v;
+    wrong += std::abs(ToFloat(relu2[i]) - r * r) > std::ldexp(r * r, -8);
+    wrong += std::abs(ToFloat(smooth[i]) - s) >
+             std::ldexp(std::abs(s), -8) + std::ldexp(std::abs(v), -20);
+  }
+  if (wrong != 0) std::printf("FAIL activations: %d wrong\n", wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+// A chain in which each product reads what the one before it wrote, replayed as
+// a graph with overlapping launches, against one kernel at a time.
+int CheckChain(int64_t m, cudaStream_t stream) {
+  constexpr int64_t kSize = 2048;
+  constexpr int kLength = 24;
+  const Operands operands(kSize, kSize);
+  const SkinnyWeight weight =
+      WeightOf(operands.w.data(), kSize, kSize, operands.ld);
+  DeviceArray<__nv_bfloat16> steps(2 * kSkinnyMaxRows * kSize);
+  __nv_bfloat16* const buffers[] = {steps.data(),
+                                    steps.data() + kSkinnyMaxRows * kSize};
+  DeviceArray<__nv_bfloat16> want(m * kSize);
+  auto step = [&](int i) {
+    CHECK_CUDA(SkinnyMatmul(weight,
+                            {.x = i == 0 ? operands.x.data() : buffers[i % 2],
+                             .m = m,
+                             .ldx = i == 0 ? operands.ld : kSize,
+                             .out = buffers[(i + 1) % 2],
+                             .ldo = kSize},
+                            stream));
+  };
+  for (int i = 0; i < kLength; ++i) {
+    step(i);
+    CHECK_CUDA(cudaStreamSynchronize(stream));
+  }
+  CHECK_CUDA(cudaMemcpy(want.data(), buffers[kLength % 2],
+                        static_cast<size_t>(m * kSize) * 2,
+                        cudaMemcpyDeviceToDevice));
+  const cudaGraphExec_t graph = Capture(stream, [&] {
+    for (int i = 0; i < kLength; ++i) step(i);
+  });
+  int failures = 0;
+  for (int replay = 0; replay < 50 && failures == 0; ++replay) {
+    if (replay % 10 == 0) steps.Poison();
+    CHECK_CUDA(cudaGraphLaunch(graph, stream));
+    const int64_t different = CountDifferent<uint16_t>(
+        want.data(), buffers[kLength % 2], m, kSize, kSize);
+    if (different == 0) continue;
+    ++failures;
+    std::printf("FAIL chain m=%ld replay=%d: %ld elements differ\n",
+                static_cast<long>(m), replay, static_cast<long>(different));
+  }
+  CHECK_CUDA(cudaGraphExecDestroy(graph));
+  return failures;
+}
+
+int CheckShape(int64_t n, int64_t k, cudaStream_t stream) {
+  const Operands operands(n, k);
+  const Reference reference(operands);
+  const SkinnyWeight weight = WeightOf(operands.w.data(), n, k, operands.ld);
+  if (weight.plain != (k % 8 != 0)) {
+    std::printf("FAIL k=%ld: plain is %d\n", static_cast<long>(k),
+                weight.plain);
+    return 1;
+  }
+  const int failures =
+      CheckValues<float>(operands, weight, reference, stream) +
+      CheckValues<__nv_bfloat16>(operands, weight, reference, stream) +
+      CheckBits(operands, weight, stream);
+  if (failures != 0) {
+    std::printf("skinny n=%ld k=%ld%s: %d failures\n", static_cast<long>(n),
+                static_cast<long>(k), weight.plain ? " (plain)" : "", failures);
+  }
+  return failures;
+}
+
+}  // namespace
+
+int CheckSkinny() {
+  cudaStream_t stream = nullptr;
+  CHECK_CUDA(cudaStreamCreate(&stream));
+  int failures = 0;
+  for (const int64_t n : {1, 17, 64, 100, 4096, 6144}) {
+    for (const int64_t k : {8, 64, 72, 200, 256, 4096, 10752}) {
+      failures += CheckShape(n, k, stream);
+    }
+  }
+  for (const int64_t k : {1, 13, 77, 1001}) {  // the plain kernel
+    failures += CheckShape(100, k, stream);
+  }
+  failures += CheckActivations(stream);
+  for (const int64_t m : {1, 8, 13, 32, 64}) failures += CheckChain(m, stream);
+  std::printf("skinny: %d failures\n", failures);
+  CHECK_CUDA(cudaStreamDestroy(stream));
+  return failures;
+}
+
+}  // namespace baton::test
