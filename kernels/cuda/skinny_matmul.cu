@@ -19,21 +19,18 @@ struct Variant {
   void (*kernel)(CUtensorMap, SkinnyWork);
   int row_tiles, token_tiles;
   int min_slots;
-  int slots;  // when the caller does not say
 };
 template <int kRowTiles, int kTokenTiles>
-constexpr Variant VariantOf(int slots) {
+constexpr Variant VariantOf() {
   using Tile = SkinnyTile<kRowTiles, kTokenTiles>;
   return {.kernel = &SkinnyKernel<kRowTiles, kTokenTiles>,
           .row_tiles = kRowTiles,
           .token_tiles = kTokenTiles,
-          .min_slots = Tile::kMinSlots,
-          .slots = slots};
+          .min_slots = Tile::kMinSlots};
 }
 const Variant kVariants[] = {
-    VariantOf<2, 1>(3), VariantOf<2, 2>(3), VariantOf<2, 4>(3),
-    VariantOf<2, 8>(6), VariantOf<4, 1>(3), VariantOf<4, 2>(3),
-    VariantOf<4, 4>(6), VariantOf<4, 8>(6),
+    VariantOf<2, 1>(), VariantOf<2, 2>(), VariantOf<2, 4>(), VariantOf<2, 8>(),
+    VariantOf<4, 1>(), VariantOf<4, 2>(), VariantOf<4, 4>(), VariantOf<4, 8>(),
 };
 
 const Variant* FindVariant(int row_tiles, int64_t m) {
@@ -45,12 +42,14 @@ const Variant* FindVariant(int row_tiles, int64_t m) {
   return nullptr;
 }
 
-// 64 rows of W halve the reads of x, which count from 16 tokens on; 32 rows
-// give twice the blocks, which counts where there are few.
-int DefaultRowTiles(int64_t n, int64_t m) {
-  if (m <= 8) return 2;
-  if (m <= 32) return n >= 12288 ? 4 : 2;
-  return 4;
+// Measured on an H200 over the shapes of the decoders (tests/device). Few
+// blocks need deep rings; many tokens need few reads of x, which come through
+// L2 once per block.
+SkinnyTuning DefaultTuning(int64_t n, int64_t m) {
+  constexpr int64_t kProcessors = 132;
+  if ((n + 31) / 32 <= kProcessors) return {.row_tiles = 2, .slots = 6};
+  if (m <= 8 || (m <= 16 && n < 12288)) return {.row_tiles = 2, .slots = 3};
+  return {.row_tiles = 4, .slots = m <= 32 ? 3 : 6};
 }
 
 bool IsAligned(const void* p, uintptr_t bytes) {
@@ -142,12 +141,12 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
 
 cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
                          const SkinnySink& sink, cudaStream_t stream) {
-  const int row_tiles = args.tuning.row_tiles != 0
-                            ? args.tuning.row_tiles
-                            : DefaultRowTiles(weight.n, args.m);
+  const SkinnyTuning defaults = DefaultTuning(weight.n, args.m);
+  const int row_tiles =
+      args.tuning.row_tiles != 0 ? args.tuning.row_tiles : defaults.row_tiles;
   const Variant* variant = FindVariant(row_tiles, args.m);
   if (variant == nullptr) return cudaErrorInvalidValue;
-  const int slots = args.tuning.slots != 0 ? args.tuning.slots : variant->slots;
+  const int slots = args.tuning.slots != 0 ? args.tuning.slots : defaults.slots;
   if (slots < variant->min_slots) return cudaErrorInvalidValue;
   const SkinnyWork work = {.x = static_cast<const __nv_bfloat16*>(args.x),
                            .ldx = args.ldx,
