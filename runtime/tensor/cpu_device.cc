@@ -26,7 +26,7 @@ class CpuStream : public Stream {
   StatusOr<std::unique_ptr<Event>> Record() override {
     return std::unique_ptr<Event>(new CpuEvent);
   }
-  Status WaitFor(Event& event) override { return event.Wait(); }
+  Status WaitFor(Event& event) override { return event.EnqueueOn(*this); }
   Status Synchronize() override { return OkStatus(); }
   ThreadPool& pool() { return *pool_; }
 

@@ -51,7 +51,10 @@ class CudaEvent : public Event {
     BATON_CUDA(cudaEventSynchronize(event_));
     return OkStatus();
   }
-  [[nodiscard]] cudaEvent_t event() const { return event_; }
+  Status EnqueueOn(Stream& stream) override {
+    BATON_CUDA(cudaStreamWaitEvent(CudaStreamOf(stream), event_, 0));
+    return OkStatus();
+  }
 
  private:
   cudaEvent_t event_;
@@ -91,11 +94,7 @@ class CudaStream : public Stream {
     BATON_CUDA(cudaEventRecord(event, stream_));
     return owned;
   }
-  Status WaitFor(Event& event) override {
-    BATON_CUDA(cudaStreamWaitEvent(stream_,
-                                   static_cast<CudaEvent&>(event).event(), 0));
-    return OkStatus();
-  }
+  Status WaitFor(Event& event) override { return event.EnqueueOn(*this); }
   Status Synchronize() override {
     BATON_CUDA(cudaStreamSynchronize(stream_));
     return OkStatus();

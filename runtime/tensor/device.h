@@ -66,6 +66,8 @@ class Buffer {
   void* context_ = nullptr;
 };
 
+class Stream;
+
 // A point in a stream's work. Owner thread: the stream's.
 class Event {
  public:
@@ -73,6 +75,9 @@ class Event {
   // True when everything recorded before it has finished.
   [[nodiscard]] virtual StatusOr<bool> Done() = 0;
   virtual Status Wait() = 0;
+  // Makes what is submitted to `stream` later wait for it; Stream::WaitFor
+  // calls this. Here: waits at once.
+  virtual Status EnqueueOn(Stream& stream) { return Wait(); }
 };
 
 // Work recorded from a stream, to be launched on it many times. It uses the
