@@ -24,6 +24,7 @@ namespace baton {
 enum class PacketKind : uint8_t {
   kStream = 1,  // residual stream, [rows, hidden]
   kTokens = 2,  // sampled tokens, i32 [rows]
+  kSetup = 3,   // between device planes, i32 [1, words]; never delivered
 };
 
 // What a packet is, checked by the receiver before its bytes are used. Shapes

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace baton {
@@ -53,6 +54,18 @@ enum Offset : size_t {
   kAtOffset = 72,
 };
 
+std::string_view Name(PacketKind kind) {
+  switch (kind) {
+    case PacketKind::kStream:
+      return "stream";
+    case PacketKind::kTokens:
+      return "tokens";
+    case PacketKind::kSetup:
+      return "setup";
+  }
+  return "?";
+}
+
 bool KnownDType(uint8_t value) {
   return value >= static_cast<uint8_t>(DType::kF32) &&
          value <= static_cast<uint8_t>(DType::kI32);
@@ -78,8 +91,8 @@ Status DecodePacketFields(const std::byte* at, WirePacket& wire) {
     }
     return OkStatus();
   }
-  if (kind != static_cast<uint8_t>(PacketKind::kStream) &&
-      kind != static_cast<uint8_t>(PacketKind::kTokens)) {
+  if (kind < static_cast<uint8_t>(PacketKind::kStream) ||
+      kind > static_cast<uint8_t>(PacketKind::kSetup)) {
     return InvalidArgument("packet: unknown kind {}", kind);
   }
   if (!KnownDType(dtype)) {
@@ -87,8 +100,8 @@ Status DecodePacketFields(const std::byte* at, WirePacket& wire) {
   }
   header.kind = static_cast<PacketKind>(kind);
   header.dtype = static_cast<DType>(dtype);
-  if (header.kind == PacketKind::kTokens && header.dtype != DType::kI32) {
-    return InvalidArgument("packet: tokens are {}, expected i32",
+  if (header.kind != PacketKind::kStream && header.dtype != DType::kI32) {
+    return InvalidArgument("packet: {} are {}, expected i32", Name(header.kind),
                            Name(header.dtype));
   }
   if (header.pass < 0 || header.rows < 0 || header.columns < 0) {
@@ -115,9 +128,9 @@ Status DecodePacketFields(const std::byte* at, WirePacket& wire) {
 
 std::string ToString(const PacketHeader& header) {
   return fmt::format("{} epoch={} step={} pass={} {} [{},{}]",
-                     header.kind == PacketKind::kStream ? "stream" : "tokens",
-                     header.epoch.value(), header.step.value(), header.pass,
-                     Name(header.dtype), header.rows, header.columns);
+                     Name(header.kind), header.epoch.value(),
+                     header.step.value(), header.pass, Name(header.dtype),
+                     header.rows, header.columns);
 }
 
 WireHeader EncodePacketHeader(const WirePacket& wire) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
+#include "runtime/transport/address.h"
 
 namespace baton {
 namespace {
@@ -44,7 +45,7 @@ Status SessionPlane::Connect(
     peer.credits = session.credits;
     peer.window.resize(static_cast<size_t>(session.credits));
     if (id == self) continue;  // handed over without a link
-    if (Status opened = OpenLink(id, address); !opened.ok()) {
+    if (Status opened = OpenLink(id, HostAddress(address)); !opened.ok()) {
       EndSession();
       return Annotate(opened, fmt::format("connect stage {} to stage {}",
                                           self.value(), id.value()));
@@ -88,7 +89,7 @@ Status SessionPlane::Send(StageId to, const PacketHeader& header,
                       int64_t{header.rows} * header.columns ==
                           payload.view().shape().NumElements();
   const bool typed =
-      header.kind != PacketKind::kTokens || header.dtype == DType::kI32;
+      header.kind == PacketKind::kStream || header.dtype == DType::kI32;
   if (!shaped || !typed || payload.bytes() > session_.max_packet_bytes) {
     return InvalidArgument(
         "send to stage {}: {}, the tensor is {} {}, the limit {} bytes",
