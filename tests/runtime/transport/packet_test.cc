@@ -87,8 +87,9 @@ TEST(PacketTest, RefusesEachFieldThatCannotBe) {
   EXPECT_EQ(DecodeCode(With<uint8_t>(6, 0)), invalid);           // message
   EXPECT_EQ(DecodeCode(With<uint8_t>(6, 5)), invalid);           // message
   EXPECT_EQ(DecodeCode(With<uint8_t>(7, 0)), invalid);           // kind
-  EXPECT_EQ(DecodeCode(With<uint8_t>(7, 3)), invalid);           // kind
+  EXPECT_EQ(DecodeCode(With<uint8_t>(7, 4)), invalid);           // kind
   EXPECT_EQ(DecodeCode(With<uint8_t>(7, 2)), invalid);           // bf16 tokens
+  EXPECT_EQ(DecodeCode(With<uint8_t>(7, 3)), invalid);           // bf16 setup
   EXPECT_EQ(DecodeCode(With<int64_t>(40, 0)), invalid);          // length
   EXPECT_EQ(DecodeCode(With<int64_t>(40, -57344)), invalid);     // length
   EXPECT_EQ(DecodeCode(With<int64_t>(40, INT64_MAX)), invalid);  // length
