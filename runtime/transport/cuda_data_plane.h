@@ -114,7 +114,7 @@ class CudaDataPlane final : public DataPlane {
   StatusOr<bool> SendByHost(Peer& peer, Outgoing& first);
   Status StartCopy(Outgoing& outgoing);
   Status Put(Peer& peer, uint32_t slot, Outgoing& first);
-  Status FinishSends(Peer& peer);
+  Status PutByNccl(Target& target, Tensor payload);
 
   // What the host plane brings.
   void OnPacket(Packet packet);

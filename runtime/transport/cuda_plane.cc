@@ -283,28 +283,37 @@ Status CudaDataPlane::Put(Peer& peer, uint32_t slot, Outgoing& first) {
   message.slot = slot;
   message.number = number;
   message.header = first.header;
-  // First: NCCL needs the peer to start receiving.
-  BATON_RETURN_IF_ERROR(SendSetup(peer, message));
   ++own_.sent_packets;
   own_.sent_bytes += bytes;
-  if (target.direct != nullptr) {
-    CudaPut put;
-    put.to = target.direct->data() + target.shape.SlotAt(slot);
-    put.from = first.payload.view().data();
-    put.bytes = bytes;
-    put.flag = reinterpret_cast<uint64_t*>(target.direct->data() +
-                                           target.shape.FlagAt(slot));
-    put.value = FlagValue(target.ring, number);
-    put.words = words_;
-    return CudaStatus(LaunchPut(put, CudaStreamOf(stream_)), "put");
+  if (target.direct == nullptr) {
+    // First: NCCL needs the peer to start receiving.
+    BATON_RETURN_IF_ERROR(SendSetup(peer, message));
+    return PutByNccl(target, std::move(first.payload));
   }
+  CudaPut put;
+  put.to = target.direct->data() + target.shape.SlotAt(slot);
+  put.from = first.payload.view().data();
+  put.bytes = bytes;
+  put.flag = reinterpret_cast<uint64_t*>(target.direct->data() +
+                                         target.shape.FlagAt(slot));
+  put.value = FlagValue(target.ring, number);
+  put.words = words_;
+  // First: where both stages share a GPU, a peer that waits for a put that is
+  // not submitted could keep this thread from submitting it.
+  BATON_RETURN_IF_ERROR(
+      CudaStatus(LaunchPut(put, CudaStreamOf(stream_)), "put"));
+  return SendSetup(peer, message);
+}
+
+Status CudaDataPlane::PutByNccl(Target& target, Tensor payload) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Event> computed, stream_.Record());
   Stream& side = target.nccl->stream();
   BATON_RETURN_IF_ERROR(side.WaitFor(*computed));
-  BATON_RETURN_IF_ERROR(target.nccl->Send(first.payload.view().data(), bytes));
+  BATON_RETURN_IF_ERROR(
+      target.nccl->Send(payload.view().data(), payload.bytes()));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Event> sent, side.Record());
   target.in_flight.push_back(
-      {std::move(first.payload), std::move(sent), absl::Now()});
+      {std::move(payload), std::move(sent), absl::Now()});
   return OkStatus();
 }
 

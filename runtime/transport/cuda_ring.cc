@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <functional>
