@@ -63,6 +63,7 @@ StatusOr<std::unique_ptr<LocalStages>> LocalStages::Start(
         stage.device, OpenDevice(options.devices[i % options.devices.size()],
                                  options.threads));
     stage.kernels = &stages->kernels_;
+    stage.gpu_path = options.gpu_path;
     stage.make_data_plane =
         [options, network, index](
             DataPlaneEvents events) -> StatusOr<std::unique_ptr<DataPlane>> {

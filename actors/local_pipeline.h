@@ -25,7 +25,8 @@ struct LocalStagesOptions {
   std::vector<std::string> names;  // of the stages, in order
   // Where stage i runs: devices[i % size], as OpenDevice names them.
   std::vector<std::string> devices = {"cpu"};
-  int threads = 1;  // of each stage on a CPU
+  int threads = 1;                    // of each stage on a CPU
+  GpuPath gpu_path = GpuPath::kBest;  // between stages on GPUs
   Transport transport = Transport::kInproc;
   std::string ucx_transports;  // as UcxOptions::transports
   // Wraps each stage's data plane (index, plane); may be empty.

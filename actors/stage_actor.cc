@@ -45,9 +45,13 @@ StatusOr<std::unique_ptr<StageActor>> StageActor::Create(Executor& executor,
   events.on_peer_lost = [a = actor.get()](StageId peer, Status status) {
     a->OnPeerLost(peer, std::move(status));
   };
-  BATON_ASSIGN_OR_RETURN(actor->plane_,
-                         actor->options_.make_data_plane(std::move(events)));
-  BATON_ASSIGN_OR_RETURN(actor->stream_, actor->options_.device->NewStream());
+  Device* device = actor->options_.device.get();
+  BATON_ASSIGN_OR_RETURN(actor->stream_, device->NewStream());
+  BATON_ASSIGN_OR_RETURN(
+      actor->plane_,
+      NewDevicePlane(actor->options_.make_data_plane, device,
+                     actor->stream_.get(), actor->options_.gpu_path,
+                     std::move(events)));
   actor->Handle(Check{});
   return actor;
 }
@@ -165,6 +169,7 @@ void StageActor::Handle(EndSession message) {
 
 void StageActor::DropSession() {
   if (!submitted_.empty()) {
+    plane_->GiveUp();
     // What the device still writes to must not be given to others.
     if (Status drained = stream_->Synchronize(); !drained.ok()) {
       LogWarn("stage.drain_failed", "stage={} status={}", options_.name,

@@ -14,6 +14,7 @@
 #include "actors/messages.h"
 #include "models/decoder.h"
 #include "runtime/base/metrics.h"
+#include "runtime/transport/device_plane.h"
 
 namespace baton {
 
@@ -28,9 +29,10 @@ struct StageOptions {
   std::string name = "stage";
   std::unique_ptr<Device> device;
   const KernelRegistry* kernels = nullptr;
-  // This stage's end of the data plane; its events are handed to the actor.
+  // The plane between hosts; its events are handed to the actor.
   std::function<StatusOr<std::unique_ptr<DataPlane>>(DataPlaneEvents)>
       make_data_plane;
+  GpuPath gpu_path = GpuPath::kBest;  // where the device is a GPU
   // Where results and failures go. Thread: called on the stage's.
   std::function<void(StepDone)> on_step_done;
   std::function<void(StageFailed)> on_failed;
@@ -142,8 +144,8 @@ class StageActor
                                           int pass) const;
 
   StageOptions options_;
-  std::unique_ptr<DataPlane> plane_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<DataPlane> plane_;  // may use the stream
   std::optional<StageSpec> spec_;
   DecoderInfo info_;
   std::unique_ptr<StageSlice> slice_;

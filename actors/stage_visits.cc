@@ -204,6 +204,11 @@ Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
   }
   BATON_ASSIGN_OR_RETURN(VisitResult result,
                          Forward(step, pass, std::move(input)));
+  // Where the plane waits for the device by itself, nothing waits here.
+  if (!IsLast(pass) && plane_->TakesDeviceMemory()) {
+    BATON_RETURN_IF_ERROR(Hand(step, pass, std::move(result.stream)));
+    result.stream = Tensor();
+  }
   Submitted visit{.pass = pass, .result = std::move(result), .since = start};
   visit.step = step;
   if (visit.result.done == nullptr) {
@@ -241,6 +246,7 @@ Status StageActor::Complete(Submitted visit) {
   times_.busy_seconds += seconds;
   ++times_.visits;
   if (IsLast(visit.pass)) return Finish(visit.step, std::move(visit.result));
+  if (visit.result.stream.empty()) return OkStatus();  // handed on already
   return Hand(visit.step, visit.pass, std::move(visit.result.stream));
 }
 
@@ -315,7 +321,9 @@ StatusOr<VisitResult> StageActor::Forward(const StepDescriptor& step, int pass,
   }
   BATON_ASSIGN_OR_RETURN(VisitResult result, slice_->Run(args));
   if (!IsFirst(pass)) plane_->Consume(input.from);
-  if (!IsLast(pass)) BATON_RETURN_IF_ERROR(ToHost(result));
+  if (!IsLast(pass) && !plane_->TakesDeviceMemory()) {
+    BATON_RETURN_IF_ERROR(ToHost(result));
+  }
   return result;
 }
 

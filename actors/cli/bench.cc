@@ -32,6 +32,7 @@ struct Flags {
   int prompt = 128;
   int tokens = 32;
   std::vector<std::string> devices = {"cpu"};
+  std::string gpu_path = "best";
   int threads = 1;
   int rounds = 5;
   int micro_batches = 0;  // 0: as many as stages
@@ -211,6 +212,7 @@ class Bench {
     std::vector<StageConfig> names = NumberedStages(stages);
     for (const StageConfig& stage : names) options.names.push_back(stage.name);
     options.devices = flags_.devices;
+    BATON_ASSIGN_OR_RETURN(options.gpu_path, ParseGpuPath(flags_.gpu_path));
     options.threads = flags_.threads;
     BATON_ASSIGN_OR_RETURN(options.transport, ParseTransport(flags_.transport));
     const RouteKind route =
@@ -396,6 +398,9 @@ void AddBench(CLI::App& app, int* exit_code) {
   sub->add_option("--device", flags->devices,
                   "cpu, cuda, cuda:N: of the stages, in turn")
       ->delimiter(',');
+  sub->add_option("--gpu-path", flags->gpu_path,
+                  "between GPUs: best, direct, nccl or host")
+      ->check(CLI::IsMember({"best", "direct", "nccl", "host"}));
   sub->add_option("--threads", flags->threads, "threads of each CPU stage")
       ->check(CLI::Range(1, 1024));
   sub->add_option("--micro-batches", flags->micro_batches,

@@ -26,6 +26,7 @@ struct Flags {
   std::vector<std::string> transports = {"inproc"};
   std::vector<std::string> dtypes = {"bf16"};
   std::vector<std::string> devices = {"cpu"};
+  std::string gpu_path = "best";
   std::string ucx_transports;
   int threads = 1;
   int max_tokens = 0;
@@ -235,10 +236,12 @@ class Parity {
       options.names.push_back(stage.name);
     }
     options.devices = flags_.devices;
+    BATON_ASSIGN_OR_RETURN(options.gpu_path, ParseGpuPath(flags_.gpu_path));
     options.threads = flags_.threads;
     options.transport = transport;
     options.ucx_transports = flags_.ucx_transports;
     if (flags_.canary) {
+      options.gpu_path = GpuPath::kHost;  // where the bit is
       options.wrap =
           [](int index,
              std::unique_ptr<DataPlane> plane) -> std::unique_ptr<DataPlane> {
@@ -346,6 +349,9 @@ void AddParity(CLI::App& app, int* exit_code) {
   sub->add_option("--device", flags->devices,
                   "cpu, cuda, cuda:N: of the stages, in turn")
       ->delimiter(',');
+  sub->add_option("--gpu-path", flags->gpu_path,
+                  "between GPUs: best, direct, nccl or host")
+      ->check(CLI::IsMember({"best", "direct", "nccl", "host"}));
   sub->add_option("--ucx-transports", flags->ucx_transports,
                   "UCX transports, as UCX_TLS");
   sub->add_option("--threads", flags->threads, "threads of each stage")

@@ -33,6 +33,7 @@ struct Flags {
   std::optional<int> prefill_chunk, max_step_tokens, max_sequences;
   int stages = 1;
   std::vector<std::string> devices = {"cpu"};
+  std::string gpu_path = "best";
   int threads = 0;
   std::string transport = "inproc";
   std::string ucx_transports;
@@ -153,6 +154,7 @@ class Server {
       options.names.push_back(stage.name);
     }
     options.devices = flags_.devices;
+    BATON_ASSIGN_OR_RETURN(options.gpu_path, ParseGpuPath(flags_.gpu_path));
     options.threads = flags_.threads;
     options.ucx_transports = flags_.ucx_transports;
     BATON_ASSIGN_OR_RETURN(options.transport, ParseTransport(flags_.transport));
@@ -291,6 +293,9 @@ void AddFlags(CLI::App& sub, Flags& flags) {
   sub.add_option("--device", flags.devices,
                  "cpu, cuda, cuda:N: of the embedded stages, in turn")
       ->delimiter(',');
+  sub.add_option("--gpu-path", flags.gpu_path,
+                 "between GPUs: best, direct, nccl or host")
+      ->check(CLI::IsMember({"best", "direct", "nccl", "host"}));
   sub.add_option("--threads", flags.threads,
                  "threads of each embedded CPU stage")
       ->check(CLI::Range(1, 1024));

@@ -34,6 +34,7 @@ struct Flags {
   std::string ucx_transports;
   std::string metrics;
   std::string device = "cpu";
+  std::string gpu_path = "best";
   int threads = 0;
 };
 
@@ -99,6 +100,7 @@ class Host {
     BATON_ASSIGN_OR_RETURN(options.device,
                            OpenDevice(flags_.device, flags_.threads));
     options.kernels = &kernels_;
+    BATON_ASSIGN_OR_RETURN(options.gpu_path, ParseGpuPath(flags_.gpu_path));
     options.make_data_plane = [this](DataPlaneEvents events) {
       UcxOptions ucx;
       ucx.transports = flags_.ucx_transports;
@@ -240,6 +242,9 @@ void AddStage(CLI::App& app, int* exit_code) {
                   "HOST:PORT the controller calls; port 0: any free one")
       ->capture_default_str();
   sub->add_option("--device", flags->device, "cpu, cuda or cuda:N");
+  sub->add_option("--gpu-path", flags->gpu_path,
+                  "between GPUs: best, direct, nccl or host")
+      ->check(CLI::IsMember({"best", "direct", "nccl", "host"}));
   sub->add_option("--threads", flags->threads, "threads of CPU kernels")
       ->check(CLI::Range(1, 1024));
   sub->add_option("--checkpoint", flags->checkpoint,

@@ -97,6 +97,9 @@ class DataPlane {
       const SessionInfo& session, StageId self,
       const std::vector<std::pair<StageId, std::string>>& peers) = 0;
 
+  // Work in the stage's stream that waits for peers ends; the session is over.
+  virtual void GiveUp() {}
+
   // Whether payloads may lie in the memory of the stage's device, complete in
   // the order of its stream.
   [[nodiscard]] virtual bool TakesDeviceMemory() const { return false; }

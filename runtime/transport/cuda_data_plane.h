@@ -39,6 +39,8 @@ class CudaDataPlane final : public DataPlane {
   Status Open(const HostPlaneFactory& host_plane);
 
   std::string Address() const override;
+  Status Renew() override;
+  void GiveUp() override;
   Status Connect(
       const SessionInfo& session, StageId self,
       const std::vector<std::pair<StageId, std::string>>& peers) override;

@@ -99,12 +99,21 @@ Status CudaDataPlane::AddPeer(StageId id, const std::string& address) {
 
 // The stream stops waiting for peers and writing to them; then what it used can
 // go. The peers hear of it from the host plane, later.
-void CudaDataPlane::EndSession() {
-  if (!session_.has_value()) return;
+Status CudaDataPlane::Renew() {
+  EndSession();
+  return host_->Renew();
+}
+
+void CudaDataPlane::GiveUp() {
   for (Peer& peer : peers_) {
     if (peer.ring != nullptr) peer.ring->Abort();
   }
   StopNccl();
+}
+
+void CudaDataPlane::EndSession() {
+  if (!session_.has_value()) return;
+  GiveUp();
   const Status drained = stream_.Synchronize();
   if (!drained.ok()) {
     LogWarn("transport.stream_failed", "stage={} status={}", self_.value(),
