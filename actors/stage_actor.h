@@ -106,6 +106,7 @@ class StageActor
     StepDescriptor step;
     int pass = 0;
     VisitResult result;
+    Tensor input;  // host memory that the device still reads
     absl::Time since;
   };
   struct Session {
@@ -133,7 +134,7 @@ class StageActor
   Status TakeTokens(StepId step, const Tensor& tokens);
   Status RunVisit(const StepDescriptor& step, int pass);
   StatusOr<VisitResult> Forward(const StepDescriptor& step, int pass,
-                                Packet input);
+                                Packet& input);
   Status ToHost(VisitResult& result);
   Status Complete(Submitted visit);
   Status Hand(const StepDescriptor& step, int pass, Tensor stream);

@@ -202,8 +202,7 @@ Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
       }
     }
   }
-  BATON_ASSIGN_OR_RETURN(VisitResult result,
-                         Forward(step, pass, std::move(input)));
+  BATON_ASSIGN_OR_RETURN(VisitResult result, Forward(step, pass, input));
   // Where the plane waits for the device by itself, nothing waits here.
   if (!IsLast(pass) && plane_->TakesDeviceMemory()) {
     BATON_RETURN_IF_ERROR(Hand(step, pass, std::move(result.stream)));
@@ -211,6 +210,10 @@ Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
   }
   Submitted visit{.pass = pass, .result = std::move(result), .since = start};
   visit.step = step;
+  // Device memory goes back to its plane in the order of the stream.
+  if (input.payload.kind() == DeviceKind::kCpu) {
+    visit.input = std::move(input.payload);
+  }
   if (visit.result.done == nullptr) {
     BATON_RETURN_IF_ERROR(Complete(std::move(visit)));
   } else {
@@ -260,7 +263,7 @@ Status StageActor::Hand(const StepDescriptor& step, int pass, Tensor stream) {
 }
 
 StatusOr<VisitResult> StageActor::Forward(const StepDescriptor& step, int pass,
-                                          Packet input) {
+                                          Packet& input) {
   std::vector<SequenceSpan> spans;
   std::vector<int32_t> positions;
   std::vector<int32_t> ids;

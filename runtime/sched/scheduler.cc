@@ -103,34 +103,41 @@ bool Scheduler::HasWork(const Slot& slot) const {
                      });
 }
 
-bool Scheduler::MayIssue() const {
-  auto full = [&](const Slot& slot) {
-    return static_cast<int>(slot.in_flight.size()) >= options_.run_ahead;
-  };
-  // A looped route keeps its stages busy only while rounds stay whole: wait
-  // until every slot can take part.
-  if (options_.passes > 1) {
-    if (std::any_of(slots_.begin(), slots_.end(), full)) return false;
+// Slots take turns, so that a stage finds the steps of different slots in turn:
+// one that is ahead of its turn would only wait there for its own last token,
+// with the others behind it.
+int Scheduler::NextTurn() const {
+  for (int i = 0; i < options_.slots; ++i) {
+    const int slot = (next_slot_ + i) % options_.slots;
+    if (HasWork(slots_[slot])) return IsFull(slots_[slot]) ? -1 : slot;
   }
-  return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
-    return !full(slot) && HasWork(slot);
-  });
+  return -1;
+}
+
+bool Scheduler::IsFull(const Slot& slot) const {
+  return static_cast<int>(slot.in_flight.size()) >= options_.run_ahead;
 }
 
 std::optional<Round> Scheduler::NextRound(Epoch epoch) {
   AdmitWaiting();
-  if (!MayIssue() && released_.empty()) return std::nullopt;
+  // A looped route keeps its stages busy only while rounds stay whole: wait
+  // until every slot can take part.
+  const bool waits = options_.passes > 1 &&
+                     std::any_of(slots_.begin(), slots_.end(),
+                                 [this](const Slot& s) { return IsFull(s); });
+  int slot = waits ? -1 : NextTurn();
+  if (slot < 0 && released_.empty()) return std::nullopt;
   Round round;
   round.epoch = epoch;
   round.round = RoundId(next_round_);
   round.released = std::exchange(released_, {});
-  if (MayIssue()) {
-    for (int slot = 0; slot < options_.slots; ++slot) {
-      if (static_cast<int>(slots_[slot].in_flight.size()) <
-          options_.run_ahead) {
-        BuildStep(slot, round);
-      }
-    }
+  // No slot twice: a step may need a token of the slot's last one.
+  std::vector<bool> built(static_cast<size_t>(options_.slots));
+  while (slot >= 0 && !built[static_cast<size_t>(slot)]) {
+    built[static_cast<size_t>(slot)] = true;
+    BuildStep(slot, round);
+    next_slot_ = (slot + 1) % options_.slots;
+    slot = NextTurn();
   }
   // Sequences preempted while the round was built are told of right away.
   for (SequenceId id : std::exchange(released_, {})) {

@@ -105,7 +105,9 @@ class Scheduler {
   void AdmitWaiting();
   // For its known tokens and one more.
   [[nodiscard]] static int64_t PagesLacking(const Sequence& s);
-  [[nodiscard]] bool MayIssue() const;
+  // The slot that issues next; -1: none has work, or it has steps enough.
+  [[nodiscard]] int NextTurn() const;
+  [[nodiscard]] bool IsFull(const Slot& slot) const;
   [[nodiscard]] bool HasWork(const Slot& slot) const;
   void BuildStep(int slot, Round& round);
   // Appends rows of `id` to the step; false where pages are lacking.
@@ -122,6 +124,7 @@ class Scheduler {
   std::deque<Sequence> waiting_;
   std::map<SequenceId, Sequence> running_;
   std::vector<Slot> slots_;
+  int next_slot_ = 0;  // whose turn it is
   std::vector<SequenceId> released_;
   uint64_t next_sequence_ = 1;
   uint64_t next_step_ = 1;

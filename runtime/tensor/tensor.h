@@ -115,6 +115,7 @@ class Tensor {
   [[nodiscard]] int64_t bytes() const {
     return shape_.NumElements() * SizeOf(dtype_);
   }
+  [[nodiscard]] DeviceKind kind() const { return buffer_.kind(); }
   [[nodiscard]] bool empty() const { return buffer_.data() == nullptr; }
   [[nodiscard]] Buffer ReleaseBuffer() && { return std::move(buffer_); }
 

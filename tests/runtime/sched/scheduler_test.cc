@@ -57,6 +57,38 @@ std::vector<TokenEvent> Finish(Scheduler& s, const StepDescriptor& step) {
   return events.ok() ? *events : std::vector<TokenEvent>{};
 }
 
+// Steps that a stage runs in the order of issue: a slot twice in a row would
+// wait there for its own token while the other's is at hand.
+TEST(SchedulerTest, SlotsTakeTurnsInWhateverOrderTheyComplete) {
+  SchedulerOptions o = Options();
+  o.slots = 2;
+  o.prefill_chunk = 0;
+  o.max_sequences = 2;
+  o.kv_pages = 64;
+  Scheduler s(o);
+  // The first prompt is seen alone, so that its slot is a step ahead.
+  ASSERT_TRUE(s.Add(MakeRequest("a", 3, 40)).ok());
+  std::vector<StepDescriptor> issued;
+  auto issue = [&] {
+    while (std::optional<Round> round = s.NextRound(Epoch(1))) {
+      for (StepDescriptor& step : round->steps) {
+        issued.push_back(std::move(step));
+      }
+    }
+  };
+  issue();
+  ASSERT_TRUE(s.Add(MakeRequest("b", 3, 40)).ok());
+  issue();
+  size_t done = 0;
+  for (int i = 0; i < 40; ++i) {
+    Finish(s, issued[done++]);
+    issue();
+  }
+  for (size_t i = 8; i < issued.size(); ++i) {
+    EXPECT_NE(issued[i].slot, issued[i - 1].slot) << "step " << i;
+  }
+}
+
 TEST(SchedulerTest, CutsAPromptIntoChunksAndWantsATokenAfterTheLast) {
   Scheduler s(Options());
   ASSERT_TRUE(s.Add(MakeRequest("a", 6, 3)).ok());
