@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/row_kernels.h"
 
@@ -117,15 +118,13 @@ struct SiluMulFunction {
 };
 struct Relu2Function {
   __device__ float operator()(float x, float /*unused*/) const {
-    const float r = x < 0 ? 0.0f : x;
-    return r * r;
+    return Relu2Of(x);
   }
 };
 struct XieluFunction {
   float positive, negative, beta, eps;
   __device__ float operator()(float x, float /*unused*/) const {
-    if (x > 0) return positive * x * x + beta * x;
-    return (expm1f(x < eps ? x : eps) - x) * negative + beta * x;
+    return XieluOf(x, positive, negative, beta, eps);
   }
 };
 

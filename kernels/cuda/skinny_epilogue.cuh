@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/skinny_matmul.h"
 
 namespace baton::cuda {
@@ -23,17 +24,6 @@ __device__ inline float RoundToBf16(float v) {
   return __bfloat162float(__float2bfloat16_rn(v));
 }
 
-// Element-wise functions of bf16 values, in fp32; contracted in one way only.
-__device__ inline float Relu2Of(float v) {
-  const float r = v < 0 ? 0.0f : v;
-  return __fmul_rn(r, r);
-}
-__device__ inline float XieluOf(float v, const SkinnyXielu& c) {
-  const float linear = __fmul_rn(c.beta, v);
-  if (v > 0) return __fmaf_rn(__fmul_rn(c.positive, v), v, linear);
-  return __fmaf_rn(__fsub_rn(expm1f(fminf(v, c.eps)), v), c.negative, linear);
-}
-
 // Stores the sum of out[token, row].
 __device__ inline void StoreSum(const SkinnySink& sink, int64_t token,
                                 int64_t row, float sum) {
@@ -45,7 +35,8 @@ __device__ inline void StoreSum(const SkinnySink& sink, int64_t token,
   if (sink.activation == SkinnyActivation::kRelu2) {
     sum = Relu2Of(RoundToBf16(sum));
   } else if (sink.activation == SkinnyActivation::kXielu) {
-    sum = XieluOf(RoundToBf16(sum), sink.xielu);
+    const SkinnyXielu& c = sink.xielu;
+    sum = XieluOf(RoundToBf16(sum), c.positive, c.negative, c.beta, c.eps);
   }
   static_cast<__nv_bfloat16*>(sink.out)[at] = __float2bfloat16_rn(sum);
 }
