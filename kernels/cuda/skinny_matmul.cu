@@ -2,86 +2,151 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
 #include "kernels/cuda/skinny_kernel.cuh"
 #include "kernels/cuda/skinny_matmul.h"
 #include "kernels/cuda/skinny_plain.cuh"
+#include "kernels/cuda/skinny_team.cuh"
 
 namespace baton::cuda {
 namespace {
 
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max() / 2;
 
-// One instantiation of the Hopper kernel.
+// One instantiation of a Hopper kernel.
 struct Variant {
-  void (*kernel)(CUtensorMap, SkinnyWork);
-  int row_tiles, token_tiles;
+  void (*kernel)(CUtensorMap, SkinnyWork);  // if there are no teams
+  void (*team_kernel)(CUtensorMap, CUtensorMap, SkinnyWork, int);
+  int teams;  // or -1
+  int row_tiles, tokens;
+  int threads;
+  int stage_bytes;
   int min_slots;
+
+  [[nodiscard]] const void* Function() const {
+    return teams > 0 ? reinterpret_cast<const void*>(team_kernel)
+                     : reinterpret_cast<const void*>(kernel);
+  }
+  [[nodiscard]] int SharedBytes(int slots) const {
+    return teams > 0 ? SkinnyTeamBytes(teams, slots, stage_bytes)
+                     : SkinnySharedBytes(slots);
+  }
 };
 template <int kRowTiles, int kTokenTiles>
 constexpr Variant VariantOf() {
   using Tile = SkinnyTile<kRowTiles, kTokenTiles>;
   return {.kernel = &SkinnyKernel<kRowTiles, kTokenTiles>,
+          .team_kernel = nullptr,
+          .teams = -1,
           .row_tiles = kRowTiles,
-          .token_tiles = kTokenTiles,
+          .tokens = Tile::kTokens,
+          .threads = kSkinnyThreads,
+          .stage_bytes = 0,
           .min_slots = Tile::kMinSlots};
 }
+template <int kTeams, int kRowParts, int kTokenParts, int kTokenTiles>
+constexpr Variant TeamVariantOf() {
+  using Tile = SkinnyTeamTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
+  return {.kernel = nullptr,
+          .team_kernel =
+              &SkinnyTeamKernel<kRowParts, kTokenParts, kTokenTiles, kTeams>,
+          .teams = kTeams,
+          .row_tiles = 2 * kRowParts,
+          .tokens = Tile::kTokens,
+          .threads = Tile::kThreads,
+          .stage_bytes = Tile::kStageBytes,
+          .min_slots = Tile::kMinStages};
+}
+// Those that take the same tuning follow each other, fewer tokens first.
 const Variant kVariants[] = {
-    VariantOf<2, 1>(), VariantOf<2, 2>(), VariantOf<2, 4>(), VariantOf<2, 8>(),
-    VariantOf<4, 1>(), VariantOf<4, 2>(), VariantOf<4, 4>(), VariantOf<4, 8>(),
+    VariantOf<2, 1>(),           VariantOf<2, 2>(),
+    VariantOf<2, 4>(),           VariantOf<2, 8>(),
+    VariantOf<4, 1>(),           VariantOf<4, 2>(),
+    VariantOf<4, 4>(),           VariantOf<4, 8>(),
+    TeamVariantOf<8, 1, 1, 1>(), TeamVariantOf<8, 1, 1, 2>(),
+    TeamVariantOf<8, 1, 1, 4>(), TeamVariantOf<4, 2, 1, 1>(),
+    TeamVariantOf<4, 2, 1, 2>(), TeamVariantOf<4, 2, 1, 4>(),
+    TeamVariantOf<2, 2, 2, 4>(), TeamVariantOf<2, 4, 1, 2>(),
+    TeamVariantOf<2, 4, 1, 4>(), TeamVariantOf<1, 4, 2, 4>(),
 };
 
-const Variant* FindVariant(int row_tiles, int64_t m) {
+const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
   for (const Variant& variant : kVariants) {
-    if (variant.row_tiles == row_tiles && m <= 8 * variant.token_tiles) {
+    if (variant.teams == tuning.teams &&
+        variant.row_tiles == tuning.row_tiles && m <= variant.tokens) {
       return &variant;
     }
   }
   return nullptr;
 }
 
-// Measured on an H200 over the shapes of the decoders (tests/device). Few
-// blocks need deep rings; many tokens need few reads of x, which come through
-// L2 once per block.
+constexpr int64_t kProcessors = 132;
+
+// Measured on an H200 over the shapes of the decoders (tests/device).
 SkinnyTuning DefaultTuning(int64_t n, int64_t m) {
-  constexpr int64_t kProcessors = 132;
-  if ((n + 31) / 32 <= kProcessors) return {.row_tiles = 2, .slots = 6};
-  if (m <= 8 || (m <= 16 && n < 12288)) return {.row_tiles = 2, .slots = 3};
-  return {.row_tiles = 4, .slots = m <= 32 ? 3 : 6};
+  if (m <= 8) {
+    const bool few = (n + 31) / 32 <= kProcessors;
+    return {.teams = -1, .row_tiles = 2, .slots = few ? 6 : 3};
+  }
+  // As many blocks as are resident, 2 a processor, where n is small.
+  const int64_t blocks = (n + 63) / 64;
+  if (m <= 32) {
+    return {.teams = 4,
+            .row_tiles = 4,
+            .blocks = 2 * blocks <= 2 * kProcessors ? 2 : 1};
+  }
+  return {.teams = 2,
+          .row_tiles = 4,
+          .blocks = 4 * blocks <= 2 * kProcessors ? 4 : 2};
+}
+
+// Stages of a block of which two fit on a multiprocessor, if there are two.
+int DefaultSlots(const Variant& variant, int64_t blocks) {
+  constexpr int kSharedBytes = 227 * 1024;
+  const int limit =
+      blocks > kProcessors ? kSharedBytes / 2 - 1024 : kSharedBytes;
+  return std::max(limit / variant.SharedBytes(1), variant.min_slots);
 }
 
 bool IsAligned(const void* p, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-// cuTensorMapEncodeTiled, without linking the driver.
-cudaError_t FindEncoder(PFN_cuTensorMapEncodeTiled_v12000* encode) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(
-      "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-  if (error != cudaSuccess) return error;
-  if (result != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-  *encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
-  return cudaSuccess;
+using Encoder = PFN_cuTensorMapEncodeTiled_v12000;
+
+// cuTensorMapEncodeTiled, without linking the driver; null where there is none.
+Encoder FindEncoder() {
+  static const Encoder encoder = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess
+               ? reinterpret_cast<Encoder>(found)
+               : nullptr;
+  }();
+  return encoder;
 }
 
-cudaError_t EncodeMap(SkinnyWeight* weight) {
-  PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
-  const cudaError_t error = FindEncoder(&encode);
-  if (error != cudaSuccess) return error;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(weight->k),
-                              static_cast<cuuint64_t>(weight->n)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(2 * weight->ldw)};
-  const cuuint32_t box[] = {kSkinnyGroup, kBoxRows};
+// The map of a bf16 matrix [rows, columns] in swizzled boxes of 64 columns;
+// what is outside the matrix reads as zeros.
+cudaError_t EncodeMap(const void* matrix, int64_t rows, int64_t columns,
+                      int64_t ld, int box_rows, CUtensorMap* map) {
+  const Encoder encode = FindEncoder();
+  if (encode == nullptr) return cudaErrorNotSupported;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns),
+                              static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(2 * ld)};
+  const cuuint32_t box[] = {kSkinnyGroup, static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[] = {1, 1};
   const CUresult result = encode(
-      &weight->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-      const_cast<void*>(weight->w), sizes, strides, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix),
+      sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -96,13 +161,13 @@ cudaError_t PrepareVariants() {
   if (error != cudaSuccess) return error;
   for (const Variant& variant : kVariants) {
     cudaFuncAttributes attributes = {};
-    error = cudaFuncGetAttributes(&attributes, variant.kernel);
+    error = cudaFuncGetAttributes(&attributes, variant.Function());
     if (error != cudaSuccess) return error;
     if (attributes.ptxVersion < 90) return cudaErrorNotSupported;
     error = cudaFuncSetAttribute(
-        variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
+        variant.Function(), cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
     if (error != cudaSuccess) return error;
-    error = cudaFuncSetAttribute(variant.kernel,
+    error = cudaFuncSetAttribute(variant.Function(),
                                  cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess) return error;
@@ -141,12 +206,19 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
 
 cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
                          const SkinnySink& sink, cudaStream_t stream) {
-  const SkinnyTuning defaults = DefaultTuning(weight.n, args.m);
-  const int row_tiles =
-      args.tuning.row_tiles != 0 ? args.tuning.row_tiles : defaults.row_tiles;
-  const Variant* variant = FindVariant(row_tiles, args.m);
+  const SkinnyTuning tuning =
+      args.tuning.teams == 0 ? DefaultTuning(weight.n, args.m) : args.tuning;
+  const Variant* variant = FindVariant(tuning, args.m);
   if (variant == nullptr) return cudaErrorInvalidValue;
-  const int slots = args.tuning.slots != 0 ? args.tuning.slots : defaults.slots;
+  const int cluster = std::max(tuning.blocks, 1);
+  const int leaves_at_once = variant->teams * cluster;
+  if (variant->teams > 0 && leaves_at_once != 4 && leaves_at_once != 8) {
+    return cudaErrorInvalidValue;
+  }
+  const int rows = 16 * variant->row_tiles;
+  const int64_t blocks = (weight.n + rows - 1) / rows * cluster;
+  const int slots =
+      tuning.slots != 0 ? tuning.slots : DefaultSlots(*variant, blocks);
   if (slots < variant->min_slots) return cudaErrorInvalidValue;
   const SkinnyWork work = {.x = static_cast<const __nv_bfloat16*>(args.x),
                            .ldx = args.ldx,
@@ -157,18 +229,29 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
                                static_cast<unsigned>(SkinnyLeaves(weight.k))),
                            .slots = slots,
                            .sink = sink};
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  const int rows = 16 * row_tiles;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>((weight.n + rows - 1) / rows));
-  config.blockDim = dim3(kSkinnyThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(SkinnySharedBytes(slots));
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(variant->threads));
+  config.dynamicSmemBytes = static_cast<size_t>(variant->SharedBytes(slots));
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, variant->kernel, weight.map, work);
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  if (variant->teams < 0) {
+    return cudaLaunchKernelEx(&config, variant->kernel, weight.map, work);
+  }
+  CUtensorMap x_map;
+  const cudaError_t error =
+      EncodeMap(args.x, args.m, weight.k, std::max(args.ldx, weight.k),
+                variant->tokens, &x_map);
+  if (error != cudaSuccess) return error;
+  return cudaLaunchKernelEx(&config, variant->team_kernel, weight.map, x_map,
+                            work,
+                            std::countr_zero(static_cast<unsigned>(cluster)));
 }
 
 }  // namespace
@@ -197,7 +280,7 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   error = PrepareVariants();
   if (error == cudaErrorNotSupported) return cudaSuccess;
   if (error != cudaSuccess) return error;
-  error = EncodeMap(out);
+  error = EncodeMap(w, n, k, ldw, kBoxRows, &out->map);
   if (error != cudaSuccess) return error;
   out->plain = false;
   return cudaSuccess;

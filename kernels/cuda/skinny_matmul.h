@@ -58,8 +58,10 @@ struct SkinnyXielu {
 // How the work is laid out; 0 leaves it to the shape. Changes no bit. For
 // benchmarks and tests.
 struct SkinnyTuning {
-  int row_tiles = 0;  // 16-row tiles of W of one block: 2 or 4
-  int slots = 0;      // 4 KB boxes in flight per warp
+  int teams = 0;      // of warps in a block; -1: no teams (skinny_kernel.cuh)
+  int row_tiles = 0;  // 16-row tiles of W of one block
+  int slots = 0;      // in flight per team, or 4 KB boxes per warp
+  int blocks = 0;     // of a cluster, which has 4 or 8 teams
 };
 
 struct SkinnyArgs {

@@ -64,8 +64,45 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column,
       "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
+__device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column,
+                               int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::"
+      "bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
 __device__ inline void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Waits for `threads` threads of this block, whole warps; 0 is __syncthreads.
+__device__ inline void NamedBarrier(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// Waits for all threads of the cluster.
+__device__ inline void ClusterSync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The same without ordering memory.
+__device__ inline void ClusterMeet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+// Where the block of this rank of the cluster has what is at `address` here.
+__device__ inline uint32_t AddressIn(uint32_t rank, uint32_t address) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(mapped)
+      : "r"(address), "r"(rank));
+  return mapped;
+}
+// Loads from a block of the cluster; plain shared addresses are this block's.
+__device__ inline float LoadIn(uint32_t address) {
+  float v;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address));
+  return v;
 }
 
 // Lets the next grid of the stream start once every block of this one has

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper kernel for many tokens.
+//
+// A team of warps streams its leaves of K through a ring of stages. A stage is
+// a group of 64 k: the rows of W of the block, in boxes of 32 rows, and all
+// tokens of x; the copy engine fills both, so that neither waits in registers.
+// A warp of the team multiplies one box of rows with one part of the tokens.
+// Teams wait for each other only when the leaves are combined. A cluster of
+// blocks shares the leaves of the same rows where one block has too few teams;
+// its blocks meet only at the end as well.
+//
+// Fragments are those of skinny_kernel.cuh, and so are the bits.
+#pragma once
+
+#include "kernels/cuda/skinny_kernel.cuh"
+
+namespace baton::cuda {
+
+// The blocking of one instantiation: a block of kTeams teams of
+// kRowParts * kTokenParts warps, each of 32 rows and kTokenTiles * 8 tokens.
+template <int kRowParts, int kTokenParts, int kTokenTiles, int kTeams>
+struct SkinnyTeamTile {
+  static constexpr int kTeamThreads = 32 * kRowParts * kTokenParts;
+  static constexpr int kThreads = kTeams * kTeamThreads;
+  static constexpr int kRows = kBoxRows * kRowParts;
+  static constexpr int kTokens = 8 * kTokenTiles * kTokenParts;
+  // A stage is boxes of W, then the box of x.
+  static constexpr int kWBytes = kRowParts * kBoxBytes;
+  static constexpr int kStageBytes = kWBytes + kTokens * 128;
+  // Sums of a team: f32 [kTokens][kStride], in place of its stages. The padding
+  // spreads the stores of a fragment over all banks.
+  static constexpr int kStride = kRows + 8;
+  static constexpr int kMinStages =
+      (kTokens * kStride * 4 + kStageBytes - 1) / kStageBytes;
+};
+
+// Shared memory of a block: stages of all teams, then their barriers.
+[[nodiscard]] constexpr int SkinnyTeamBytes(int teams, int stages,
+                                            int stage_bytes) {
+  return teams * stages * (stage_bytes + 8);
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// The stages that one team has in flight. Its first thread starts the copies.
+template <typename Tile>
+class SkinnyStages {
+ public:
+  // The groups [group, end) of K.
+  __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
+                          int first_row, int group, int end)
+      : stages_(stages),
+        barriers_(barriers),
+        slots_(slots),
+        first_row_(first_row),
+        next_(group),
+        end_(end),
+        team_(static_cast<int>(threadIdx.x) / Tile::kTeamThreads),
+        leads_(static_cast<int>(threadIdx.x) % Tile::kTeamThreads == 0) {}
+
+  // Starts the first copies of W.
+  __device__ void FillW(const CUtensorMap& map) {
+    const int filled = min(slots_, end_ - next_);
+    if (leads_) {
+#pragma unroll 1
+      for (int i = 0; i < slots_; ++i) BarrierInit(barriers_ + 8 * i);
+      BarrierInitFence();
+#pragma unroll 1
+      for (int i = 0; i < filled; ++i) StartW(map, i, next_ + i);
+    }
+    next_ += filled;
+    TeamSync();
+  }
+  // Starts the copies of x that go with them.
+  __device__ void FillX(const CUtensorMap& x_map, int group) const {
+    if (!leads_) return;
+#pragma unroll 1
+    for (int i = 0; group + i < next_; ++i) StartX(x_map, i, group + i);
+  }
+
+  // The shared address of the oldest stage, once it is there.
+  __device__ uint32_t Wait() const {
+    BarrierWait(barriers_ + 8 * slot_, phase_);
+    return stages_ + Tile::kStageBytes * slot_;
+  }
+  // Hands the oldest stage back, which this warp reads no more. The next copy
+  // starts in its place when the whole team has.
+  __device__ void Release(const CUtensorMap& map, const CUtensorMap& x_map) {
+    TeamSync();
+    if (next_ < end_) {
+      if (leads_) {
+        StartW(map, slot_, next_);
+        StartX(x_map, slot_, next_);
+      }
+      ++next_;
+    }
+    if (++slot_ == slots_) {
+      slot_ = 0;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  __device__ void TeamSync() const {
+    if constexpr (Tile::kTeamThreads == 32) {
+      __syncwarp();
+    } else {
+      NamedBarrier(1 + team_, Tile::kTeamThreads);
+    }
+  }
+  // Announces both copies of a stage.
+  __device__ void StartW(const CUtensorMap& map, int slot, int group) const {
+    const uint32_t barrier = barriers_ + 8 * slot;
+    const uint64_t policy = EvictFirstPolicy();
+    BarrierExpect(barrier, Tile::kStageBytes);
+#pragma unroll
+    for (int rows = 0; rows < Tile::kRows; rows += kBoxRows) {
+      CopyBox(stages_ + Tile::kStageBytes * slot + 128 * rows, map,
+              group * kGroup, first_row_ + rows, barrier, policy);
+    }
+  }
+  __device__ void StartX(const CUtensorMap& x_map, int slot, int group) const {
+    CopyBox(stages_ + Tile::kStageBytes * slot + Tile::kWBytes, x_map,
+            group * kGroup, 0, barriers_ + 8 * slot);
+  }
+
+  uint32_t stages_, barriers_;
+  int slots_;
+  int first_row_;
+  int next_, end_;  // group to copy next
+  int team_;
+  bool leads_;
+  int slot_ = 0;  // of the oldest stage
+  uint32_t phase_ = 0;
+};
+
+// acc += w x of one stage: two tiles of rows, where `w` and `x` are the shared
+// addresses of the first chunks of this lane.
+template <int kTokenTiles>
+__device__ __forceinline__ void MultiplyStage(float (&acc)[2][kTokenTiles][4],
+                                              uint32_t w, uint32_t x) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t w_half = w ^ (half * 64), x_half = x ^ (half * 64);
+    uint32_t upper[2][4], lower[2][4];  // rows of the tiles: 0 to 7, 8 to 15
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      LoadShared(upper[tile], w_half + 2048 * tile);
+      LoadShared(lower[tile], w_half + 2048 * tile + 1024);
+    }
+    uint32_t b[kTokenTiles][4];
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j) LoadShared(b[j], x_half + 1024 * j);
+#pragma unroll
+    for (int step = 0; step < 4; step += 2) {
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) {
+          MultiplyAdd(acc[tile][j], upper[tile][step], lower[tile][step],
+                      upper[tile][step + 1], lower[tile][step + 1], b[j][step],
+                      b[j][step + 1]);
+        }
+      }
+    }
+  }
+}
+
+// Stores a warp's fragments at its first token and row. Tokens are permuted
+// like rows: columns 2 c and 2 c + 1 of a product are tokens c and c + 4.
+template <typename Tile, int kTokenTiles>
+__device__ __forceinline__ void StoreSums(float* to,
+                                          const float (&sum)[2][kTokenTiles][4],
+                                          int token, int row) {
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      float* at = to + (8 * j + token) * Tile::kStride + 16 * tile + row;
+      at[0] = sum[tile][j][0];
+      at[4 * Tile::kStride] = sum[tile][j][1];
+      at[8] = sum[tile][j][2];
+      at[4 * Tile::kStride + 8] = sum[tile][j][3];
+    }
+  }
+}
+
+// The tree over the teams of a block, whose sums are `stride` bytes apart. `at`
+// is an address of this block or one mapped from another block of the cluster.
+template <int kTeams>
+__device__ __forceinline__ float SumOfTeams(uint32_t at, int stride) {
+  if constexpr (kTeams == 1) {
+    return LoadIn(at);
+  } else {
+    return SumOfTeams<kTeams / 2>(at, stride) +
+           SumOfTeams<kTeams / 2>(at + kTeams / 2 * stride, stride);
+  }
+}
+// The tree over the blocks of a cluster: 1, 2, 4 or 8.
+template <int kTeams>
+__device__ __forceinline__ float SumOfBlocks(uint32_t at, int stride,
+                                             int blocks) {
+  if (blocks == 1) return SumOfTeams<kTeams>(at, stride);
+  const auto of = [&](int block) {
+    return SumOfTeams<kTeams>(AddressIn(block, at), stride);
+  };
+  float sum = of(0) + of(1);
+  if (blocks >= 4) sum += of(2) + of(3);
+  if (blocks >= 8) sum += (of(4) + of(5)) + (of(6) + of(7));
+  return sum;
+}
+
+#endif
+
+// block_shift: log2 of the blocks of a cluster, which have 4 or 8 teams, so
+// that a team has 2 leaves or 1.
+template <int kRowParts, int kTokenParts, int kTokenTiles, int kTeams>
+__global__ void __launch_bounds__(
+    SkinnyTeamTile<kRowParts, kTokenParts, kTokenTiles, kTeams>::kThreads, 2)
+    SkinnyTeamKernel(const __grid_constant__ CUtensorMap map,
+                     const __grid_constant__ CUtensorMap x_map,
+                     const __grid_constant__ SkinnyWork work, int block_shift) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Tile = SkinnyTeamTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  LaunchDependents();
+  PrefetchMap(map);
+  PrefetchMap(x_map);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int team = __shfl_sync(~0u, thread / Tile::kTeamThreads, 0);  // uniform
+  const int blocks = 1 << block_shift;
+  const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
+  const int first_row =
+      (static_cast<int>(blockIdx.x) >> block_shift) * Tile::kRows;
+  const int groups = (work.k + kGroup - 1) / kGroup;
+  const auto leaf_begin = [&](int leaf) {
+    return (min(leaf, 1 << work.leaf_shift) * groups) >> work.leaf_shift;
+  };
+  const int leaves = (kSkinnyMaxLeaves / kTeams) >> block_shift;  // of a team
+  const int first_leaf = (rank * kTeams + team) * leaves;
+  int group = leaf_begin(first_leaf);
+
+  const uint32_t base = SharedAddress(shared);
+  if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
+  const int team_bytes = work.slots * Tile::kStageBytes;
+  SkinnyStages<Tile> ring(base + team * team_bytes,
+                          base + kTeams * team_bytes + team * work.slots * 8,
+                          work.slots, first_row, group,
+                          leaf_begin(first_leaf + leaves));
+  ring.FillW(map);
+
+  const int lane = thread % 32;
+  const int part = __shfl_sync(~0u, thread / 32, 0) % (kRowParts * kTokenParts);
+  const int row_part = part % kRowParts, token_part = part / kRowParts;
+  const int chunk = lane % 4;
+  const int row = (lane >> 3) + (lane & 4);
+  const uint32_t lane_offset = row * 128 + ((chunk ^ row) << 4);
+  const uint32_t w_offset = row_part * kBoxBytes + lane_offset;
+  const uint32_t x_offset =
+      Tile::kWBytes + token_part * kTokenTiles * 1024 + lane_offset;
+
+  WaitForPredecessors();
+  ring.FillX(x_map, group);
+  float sum[2][kTokenTiles][4] = {};
+#pragma unroll 1
+  for (int leaf = 1; leaf <= leaves; ++leaf) {
+    float acc[2][kTokenTiles][4] = {};
+    const int end = leaf_begin(first_leaf + leaf);
+#pragma unroll 1
+    for (; group < end; ++group) {
+      const uint32_t stage = ring.Wait();
+      MultiplyStage(acc, stage + w_offset, stage + x_offset);
+      ring.Release(map, x_map);
+    }
+#pragma unroll
+    for (int i = 0; i < 8 * kTokenTiles; ++i) {
+      sum[i / 4 % 2][i / 8][i % 4] += acc[i / 4 % 2][i / 8][i % 4];
+    }
+  }
+
+  StoreSums<Tile>(reinterpret_cast<float*>(shared) + team * team_bytes / 4 +
+                      token_part * kTokenTiles * 8 * Tile::kStride +
+                      row_part * kBoxRows,
+                  sum, chunk, row);
+  ClusterSync();
+  for (int i = rank * Tile::kThreads + thread; i < work.m * Tile::kRows;
+       i += blocks * Tile::kThreads) {
+    const int to_token = i / Tile::kRows, to_row = i % Tile::kRows;
+    if (first_row + to_row >= work.n) continue;
+    StoreSum(work.sink, to_token, first_row + to_row,
+             SumOfBlocks<kTeams>(base + 4 * (to_token * Tile::kStride + to_row),
+                                 team_bytes, blocks));
+  }
+  if (blocks > 1) ClusterMeet();  // others may still read sums of this block
+#endif
+}
+
+}  // namespace baton::cuda
