@@ -96,7 +96,10 @@ class Chain {
                              .ldo = shape_.n,
                              .tuning = tuning};
     const cudaError_t error = SkinnyMatmul(weights_[0], args, stream_);
-    if (error == cudaErrorInvalidValue) return 0;
+    if (error == cudaErrorInvalidValue) {
+      static_cast<void>(cudaGetLastError());
+      return 0;
+    }
     CHECK_CUDA(error);
     return Time([&](const SkinnyWeight& weight) {
       CHECK_CUDA(SkinnyMatmul(weight, args, stream_));
@@ -157,18 +160,58 @@ class Chain {
   std::vector<SkinnyWeight> weights_;
 };
 
-struct Column {
-  const char* name;
-  SkinnyTuning tuning;
-};
-constexpr Column kColumns[] = {
-    {"skinny, default layout", {}},
-    {"skinny, 32 rows, 3 slots (2 blocks resident)", {2, 3}},
-    {"skinny, 32 rows, 6 slots (1 block resident)", {2, 6}},
-    {"skinny, 64 rows, 3 slots (2 blocks resident up to m=16)", {4, 3}},
-    {"skinny, 64 rows, 6 slots (1 block resident)", {4, 6}},
-    {"cuBLASLt, its own choice", {}},
-};
+void PrintRates(const char* name, const Shape& shape,
+                const std::vector<double>& ms, double read) {
+  std::printf("  %-24s", name);
+  for (const double t : ms) {
+    const double bytes = 2.0 * static_cast<double>(shape.n * shape.k);
+    const double rate = t > 0 ? bytes * 1e-6 / t : 0;
+    if (t > 0) {
+      std::printf("  %4.0f (%3.0f)", rate, 100 * rate / read);
+    } else {
+      std::printf("      -     ");
+    }
+  }
+  std::printf("\n");
+}
+
+// All candidates of a shape, and which is best for each number of rows.
+void BenchShape(const Shape& shape, Chain& chain, cublasLtHandle_t handle,
+                void* workspace, double read) {
+  std::printf("\n%ld x %ld, %.1f us at the rate of a read\n  %-24s",
+              static_cast<long>(shape.n), static_cast<long>(shape.k),
+              2e-3 * static_cast<double>(shape.n * shape.k) / read, "");
+  for (const int64_t m : kRowCounts) {
+    std::printf("     m=%-2ld   ", static_cast<long>(m));
+  }
+  std::printf("\n");
+  std::vector<std::vector<double>> all;
+  for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
+    std::vector<double> ms;
+    for (const int64_t m : kRowCounts) {
+      ms.push_back(m <= candidate.max_m ? chain.Skinny(m, candidate.tuning)
+                                        : 0);
+    }
+    PrintRates(candidate.name, shape, ms, read);
+    all.push_back(ms);
+  }
+  std::vector<double> ms;
+  for (const int64_t m : kRowCounts) {
+    ms.push_back(chain.CublasLt(m, handle, workspace));
+  }
+  PrintRates("cuBLASLt", shape, ms, read);
+  std::printf("  best:");
+  for (size_t i = 0; i < std::size(kRowCounts); ++i) {
+    size_t best = 0;
+    for (size_t c = 1; c < all.size(); ++c) {
+      if (all[c][i] > 0 && all[c][i] < all[best][i]) best = c;
+    }
+    std::printf(" m=%ld %s (%.2f us, default %.2f);",
+                static_cast<long>(kRowCounts[i]), kSkinnyCandidates[best].name,
+                1e3 * all[best][i], 1e3 * all[0][i]);
+  }
+  std::printf("\n");
+}
 
 }  // namespace
 
@@ -189,33 +232,12 @@ void BenchSkinny() {
   const DeviceArray<std::byte> workspace(kWorkspaceBytes);
   const double read = ReadRate(pool, stream);
 
-  std::vector<Chain> chains;
+  std::printf(
+      "GB/s of W in a chain of %d dependent launches (percent of %.0f GB/s)\n",
+      kChain, read);
   for (const Shape& shape : kModelShapes) {
-    chains.emplace_back(shape, pool, x.data(), out.data(), stream);
-  }
-  for (const Column& column : kColumns) {
-    std::printf("\n%s: GB/s of W (percent of a read of %.0f GB/s)\n",
-                column.name, read);
-    std::printf("     n      k");
-    for (const int64_t m : kRowCounts) {
-      std::printf("      m=%-2ld  ", static_cast<long>(m));
-    }
-    std::printf("\n");
-    size_t at = 0;
-    for (const Shape& shape : kModelShapes) {
-      Chain& chain = chains[at++];
-      std::printf("%6ld  %5ld", static_cast<long>(shape.n),
-                  static_cast<long>(shape.k));
-      for (const int64_t m : kRowCounts) {
-        const double ms = &column == std::end(kColumns) - 1
-                              ? chain.CublasLt(m, handle, workspace.data())
-                              : chain.Skinny(m, column.tuning);
-        const double bytes = 2.0 * static_cast<double>(shape.n * shape.k);
-        const double rate = ms > 0 ? bytes * 1e-6 / ms : 0;
-        std::printf("  %4.0f (%3.0f)", rate, 100 * rate / read);
-      }
-      std::printf("\n");
-    }
+    Chain chain(shape, pool, x.data(), out.data(), stream);
+    BenchShape(shape, chain, handle, workspace.data(), read);
   }
   CHECK_CUBLAS(cublasLtDestroy(handle));
 }

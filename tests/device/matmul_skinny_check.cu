@@ -2,6 +2,7 @@
 // Values and bits of kernels/cuda/skinny_matmul.h.
 #include <string>
 
+#include "kernels/cuda/row_kernels.h"
 #include "kernels/cuda/skinny_matmul.h"
 #include "tests/device/matmul_check.h"
 #include "tests/device/matmul_reference.cuh"
@@ -26,10 +27,10 @@ SkinnyWeight WeightOf(const void* w, int64_t n, int64_t k, int64_t ld) {
 }
 
 std::string Label(const char* what, int64_t n, int64_t k, int64_t m,
-                  int row_tiles) {
+                  const SkinnyCandidate& candidate) {
   return std::string(what) + " n=" + std::to_string(n) +
-         " k=" + std::to_string(k) + " m=" + std::to_string(m) +
-         " row_tiles=" + std::to_string(row_tiles);
+         " k=" + std::to_string(k) + " m=" + std::to_string(m) + " (" +
+         candidate.name + ")";
 }
 
 template <typename T>
@@ -39,7 +40,9 @@ int CheckValues(const Operands& operands, const SkinnyWeight& weight,
   DeviceArray<T> out((kSkinnyMaxRows + 1) * ldo);
   int failures = 0;
   for (const int64_t m : kRowCounts) {
-    for (const int row_tiles : {0, 2, 4}) {
+    for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
+      if (m > candidate.max_m) continue;
+      if (sizeof(T) == 2 && candidate.tuning.teams != 0) continue;
       out.Poison();
       CHECK_CUDA(SkinnyMatmul(
           weight,
@@ -49,10 +52,10 @@ int CheckValues(const Operands& operands, const SkinnyWeight& weight,
            .out = out.data(),
            .ldo = ldo,
            .out_type = sizeof(T) == 2 ? SkinnyOut::kBf16 : SkinnyOut::kF32,
-           .tuning = {.row_tiles = row_tiles}},
+           .tuning = candidate.tuning},
           stream));
       const std::string label = Label(sizeof(T) == 2 ? "skinny bf16" : "skinny",
-                                      operands.n, operands.k, m, row_tiles);
+                                      operands.n, operands.k, m, candidate);
       failures += CheckOutput(label.c_str(), out.Download(), m, operands.n, ldo,
                               reference);
     }
@@ -65,7 +68,7 @@ int CheckBits(const Operands& operands, const SkinnyWeight& weight,
               cudaStream_t stream) {
   const int64_t n = operands.n;
   DeviceArray<float> whole(kSkinnyMaxRows * n), part(kSkinnyMaxRows * n);
-  auto run = [&](int64_t first, int64_t m, int row_tiles, int slots,
+  auto run = [&](int64_t first, int64_t m, const cuda::SkinnyTuning& tuning,
                  const DeviceArray<float>& out) {
     CHECK_CUDA(SkinnyMatmul(weight,
                             {.x = operands.x.data() + first * operands.ld,
@@ -74,25 +77,25 @@ int CheckBits(const Operands& operands, const SkinnyWeight& weight,
                              .out = out.data() + first * n,
                              .ldo = n,
                              .out_type = SkinnyOut::kF32,
-                             .tuning = {row_tiles, slots}},
+                             .tuning = tuning},
                             stream));
   };
-  run(0, kSkinnyMaxRows, 0, 0, whole);
+  run(0, kSkinnyMaxRows, {}, whole);
   int failures = 0;
-  for (const int row_tiles : {0, 2, 4}) {
+  for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
     for (const int64_t m : {1, 2, 5, 8, 9, 16, 24, 32, 33, 64}) {
+      if (m > candidate.max_m) continue;
       part.Poison();
       // In runs of m; the last run may be shorter.
       for (int64_t first = 0; first < kSkinnyMaxRows; first += m) {
-        run(first, std::min(m, kSkinnyMaxRows - first), row_tiles,
-            row_tiles == 4 ? 5 : 0, part);
+        run(first, std::min(m, kSkinnyMaxRows - first), candidate.tuning, part);
       }
       const int64_t different = CountDifferent<uint32_t>(
           whole.data(), part.data(), kSkinnyMaxRows, n, n);
       if (different == 0) continue;
       ++failures;
       std::printf("FAIL %s: %ld of %ld elements differ from m=64\n",
-                  Label("skinny bits", n, operands.k, m, row_tiles).c_str(),
+                  Label("skinny bits", n, operands.k, m, candidate).c_str(),
                   static_cast<long>(different),
                   static_cast<long>(kSkinnyMaxRows * n));
     }
@@ -100,49 +103,63 @@ int CheckBits(const Operands& operands, const SkinnyWeight& weight,
   return failures;
 }
 
-// Activations against those of the separately rounded product.
-int CheckActivations(cudaStream_t stream) {
+// Activations against the kernels that follow a product otherwise: same bits.
+int CheckActivations(int64_t m, cudaStream_t stream) {
   const Operands operands(1000, 256);
+  const int64_t n = operands.n;
   const SkinnyWeight weight =
-      WeightOf(operands.w.data(), operands.n, operands.k, operands.ld);
-  constexpr int64_t kRows = 11;
+      WeightOf(operands.w.data(), n, operands.k, operands.ld);
+  const cuda::XieluParameters parameters = {
+      .alpha_p = 0.2f, .alpha_n = 0.6f, .beta = 0.5f, .eps = -1e-6f};
+  const auto softplus = [](double z) { return std::log1p(std::exp(z)); };
   const cuda::SkinnyXielu xielu = {
-      .positive = 0.8f, .negative = 1.3f, .beta = 0.5f, .eps = -1e-6f};
-  auto run = [&](SkinnyActivation activation) {
-    DeviceArray<__nv_bfloat16> out(kRows * operands.n);
+      .positive = static_cast<float>(softplus(parameters.alpha_p)),
+      .negative =
+          static_cast<float>(parameters.beta + softplus(parameters.alpha_n)),
+      .beta = parameters.beta,
+      .eps = parameters.eps};
+  const DeviceArray<__nv_bfloat16> product(m * n), want(m * n), fused(m * n);
+  auto run = [&](SkinnyActivation activation,
+                 const DeviceArray<__nv_bfloat16>& out) {
     CHECK_CUDA(SkinnyMatmul(weight,
                             {.x = operands.x.data(),
-                             .m = kRows,
+                             .m = m,
                              .ldx = operands.ld,
                              .out = out.data(),
-                             .ldo = operands.n,
+                             .ldo = n,
                              .activation = activation,
                              .xielu = xielu},
                             stream));
-    return out.Download();
   };
-  const auto plain = run(SkinnyActivation::kNone);
-  const auto relu2 = run(SkinnyActivation::kRelu2);
-  const auto smooth = run(SkinnyActivation::kXielu);
-  int wrong = 0;
-  for (size_t i = 0; i < plain.size(); ++i) {
-    const double v = ToFloat(plain[i]);
-    const double r = std::max(v, 0.0);
-    const double s = v > 0 ? xielu.positive * v * v + xielu.beta * v
-                           : (std::expm1(std::min<double>(v, xielu.eps)) - v) *
-                                     xielu.negative +
-                                 xielu.beta * v;
-    wrong += std::abs(ToFloat(relu2[i]) - r * r) > std::ldexp(r * r, -8);
-    wrong += std::abs(ToFloat(smooth[i]) - s) >
-             std::ldexp(std::abs(s), -8) + std::ldexp(std::abs(v), -20);
-  }
-  if (wrong != 0) std::printf("FAIL activations: %d wrong\n", wrong);
-  return wrong == 0 ? 0 : 1;
+  const cuda::ActivationArgs args = {.x = product.data(),
+                                     .x_stride = n,
+                                     .out = want.data(),
+                                     .out_stride = n,
+                                     .rows = m,
+                                     .ffn = n};
+  int failures = 0;
+  auto compare = [&](const char* name) {
+    const int64_t different =
+        CountDifferent<uint16_t>(want.data(), fused.data(), m, n, n);
+    if (different == 0) return;
+    ++failures;
+    std::printf("FAIL %s m=%ld: %ld elements differ from separate kernels\n",
+                name, static_cast<long>(m), static_cast<long>(different));
+  };
+  run(SkinnyActivation::kNone, product);
+  CHECK_CUDA(Relu2Rows(args, stream));
+  run(SkinnyActivation::kRelu2, fused);
+  compare("relu2");
+  CHECK_CUDA(XieluRows(args, parameters, stream));
+  run(SkinnyActivation::kXielu, fused);
+  compare("xielu");
+  return failures;
 }
 
 // A chain in which each product reads what the one before it wrote, replayed as
 // a graph with overlapping launches, against one kernel at a time.
-int CheckChain(int64_t m, cudaStream_t stream) {
+int CheckChain(int64_t m, const SkinnyCandidate& candidate,
+               cudaStream_t stream) {
   constexpr int64_t kSize = 2048;
   constexpr int kLength = 24;
   const Operands operands(kSize, kSize);
@@ -158,7 +175,8 @@ int CheckChain(int64_t m, cudaStream_t stream) {
                              .m = m,
                              .ldx = i == 0 ? operands.ld : kSize,
                              .out = buffers[(i + 1) % 2],
-                             .ldo = kSize},
+                             .ldo = kSize,
+                             .tuning = candidate.tuning},
                             stream));
   };
   for (int i = 0; i < kLength; ++i) {
@@ -179,8 +197,9 @@ int CheckChain(int64_t m, cudaStream_t stream) {
         want.data(), buffers[kLength % 2], m, kSize, kSize);
     if (different == 0) continue;
     ++failures;
-    std::printf("FAIL chain m=%ld replay=%d: %ld elements differ\n",
-                static_cast<long>(m), replay, static_cast<long>(different));
+    std::printf("FAIL chain m=%ld (%s) replay=%d: %ld elements differ\n",
+                static_cast<long>(m), candidate.name, replay,
+                static_cast<long>(different));
   }
   CHECK_CUDA(cudaGraphExecDestroy(graph));
   return failures;
@@ -220,8 +239,12 @@ int CheckSkinny() {
   for (const int64_t k : {1, 13, 77, 1001}) {  // the plain kernel
     failures += CheckShape(100, k, stream);
   }
-  failures += CheckActivations(stream);
-  for (const int64_t m : {1, 8, 13, 32, 64}) failures += CheckChain(m, stream);
+  for (const int64_t m : {1, 8, 11, 32, 64}) {
+    failures += CheckActivations(m, stream);
+    for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
+      if (m <= candidate.max_m) failures += CheckChain(m, candidate, stream);
+    }
+  }
   std::printf("skinny: %d failures\n", failures);
   CHECK_CUDA(cudaStreamDestroy(stream));
   return failures;
