@@ -1,114 +1,118 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Hopper kernel of skinny_matmul.h.
 //
-// A block owns 32 or 64 rows of W; each of its 8 warps owns one leaf of K. A
-// warp streams its piece of W through a ring of 4 KB boxes (32 rows x 64 k, a
-// row 128 bytes) that the copy engine fills, and multiplies with tensor cores:
-// W on the M side, tokens on the N side. No warp waits for another one before
-// the leaves are combined.
+// A team of warps streams its leaves of K through a ring of stages. A stage is
+// a group of 64 k: the rows of W of the block, in boxes of 32 rows, and all
+// tokens of x; the copy engine fills both, so that neither waits in registers.
+// A warp of the team multiplies one box of rows with one part of the tokens.
+// Teams wait for each other only when the leaves are combined. A cluster of
+// blocks shares the leaves of the same rows where one block has too few teams;
+// its blocks meet only at the end as well.
 //
-// Inside a group of 64 k, the fragments of thread t = lane % 4 are the 16-byte
-// chunks t and t + 4, the same for W and x, so that both load 16 bytes at once.
-// Row lane / 4 of a fragment is row ((lane / 4) >> 1) + 4 * ((lane / 4) & 1) of
-// the box: eight neighbouring lanes then read eight different chunk columns of
-// the swizzled box, which is free of bank conflicts.
+// W is on the M side of the tensor cores and tokens are on the N side.
 #pragma once
 
 #include <cuda_bf16.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/skinny_epilogue.cuh"
 #include "kernels/cuda/skinny_matmul.h"
 #include "kernels/cuda/tma.cuh"
 
 namespace baton::cuda {
 
-inline constexpr int kSkinnyWarps = kSkinnyMaxLeaves;
-inline constexpr int kSkinnyThreads = 32 * kSkinnyWarps;
 inline constexpr int kGroup = static_cast<int>(kSkinnyGroup);
 inline constexpr int kBoxRows = 32;
 inline constexpr int kBoxBytes = kBoxRows * 128;
 
-// What a launch is told besides the map of W.
+// What a launch is told besides the maps of W and x.
 struct SkinnyWork {
-  const __nv_bfloat16* x;  // [m, k], row stride ldx
-  int64_t ldx;
   int m, n, k;
-  int leaf_shift;  // log2 of SkinnyLeaves(k)
-  int slots;       // boxes in flight per warp
+  int leaf_shift;   // log2 of SkinnyLeaves(k)
+  int block_shift;  // log2 of the blocks of a cluster
+  int slots;        // stages in flight per team
   SkinnySink sink;
 };
 
-// Shared memory of a block: per warp `slots` boxes, then per warp `slots`
-// barriers. Partial sums take the place of the warp's own boxes at the end.
-[[nodiscard]] constexpr int SkinnySharedBytes(int slots) {
-  return kSkinnyWarps * slots * (kBoxBytes + 8);
-}
-
-// The blocking of one instantiation.
-template <int kRowTiles, int kTokenTiles>
+// The blocking of one instantiation: a block of kTeams teams of
+// kRowParts * kTokenParts warps, each of 32 rows and kTokenTiles * 8 tokens.
+template <int kRowParts, int kTokenParts, int kTokenTiles, int kTeams>
 struct SkinnyTile {
-  static constexpr int kRows = 16 * kRowTiles;
-  static constexpr int kTokens = 8 * kTokenTiles;
-  static constexpr int kBoxes = kRows / kBoxRows;  // of one group
-  // Groups of x held in registers ahead of their use.
-  static constexpr int kAhead = kTokenTiles == 1 ? 3 : kTokenTiles == 2 ? 2 : 1;
-  // Partial sums of a warp: f32 [kTokens][kStride]; the padding spreads the
-  // stores of a fragment over all banks.
+  static constexpr int kTeamThreads = 32 * kRowParts * kTokenParts;
+  static constexpr int kThreads = kTeams * kTeamThreads;
+  static constexpr int kMinBlocks = 512 / kThreads;  // 128 registers
+  static constexpr int kRows = kBoxRows * kRowParts;
+  static constexpr int kTokens = 8 * kTokenTiles * kTokenParts;
+  // A stage is boxes of W, then the box of x.
+  static constexpr int kWBytes = kRowParts * kBoxBytes;
+  static constexpr int kStageBytes = kWBytes + kTokens * 128;
+  // Sums of a team: f32 [kTokens][kStride], in place of its stages. The padding
+  // spreads the stores of a fragment over all banks.
   static constexpr int kStride = kRows + 4;
-  static constexpr int kMinSlots =
-      (kTokens * kStride * 4 + kBoxBytes - 1) / kBoxBytes;
-  static constexpr int kMinBlocks =  // resident
-      kTokenTiles == 8 || kRowTiles * kTokenTiles == 16 ? 1 : 2;
+  static constexpr int kMinStages =
+      (kTokens * kStride * 4 + kStageBytes - 1) / kStageBytes;
 };
+
+// Shared memory of a block: stages of all teams, then their barriers.
+[[nodiscard]] constexpr int SkinnySharedBytes(int teams, int stages,
+                                              int stage_bytes) {
+  return teams * stages * (stage_bytes + 8);
+}
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// The boxes of W that one warp has in flight. Lane 0 starts the copies.
-class SkinnyRing {
+// The stages that one team has in flight. Its first thread starts the copies.
+template <typename Tile>
+class SkinnyStages {
  public:
-  // Box i of the leaf is rows first_row + 32 * (i % boxes_per_group), group
-  // first_group + i / boxes_per_group.
-  __device__ SkinnyRing(uint32_t boxes, uint32_t barriers, int slots,
-                        int first_row, int first_group)
-      : boxes_(boxes),
+  // The groups [group, end) of K.
+  __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
+                          int first_row, int group, int end)
+      : stages_(stages),
         barriers_(barriers),
         slots_(slots),
         first_row_(first_row),
-        first_group_(first_group) {}
+        next_(group),
+        end_(end),
+        team_(static_cast<int>(threadIdx.x) / Tile::kTeamThreads),
+        leads_(static_cast<int>(threadIdx.x) % Tile::kTeamThreads == 0) {}
 
-  // Starts the first copies. `count`: boxes of the leaf.
-  template <int kBoxes>
-  __device__ void Fill(const CUtensorMap& map, int lane, int count) {
-    count_ = count;
-    policy_ = EvictFirstPolicy();
-    if (lane == 0) {
+  // Starts the first copies of W.
+  __device__ void FillW(const CUtensorMap& map) {
+    const int filled = min(slots_, end_ - next_);
+    if (leads_) {
 #pragma unroll 1
       for (int i = 0; i < slots_; ++i) BarrierInit(barriers_ + 8 * i);
       BarrierInitFence();
 #pragma unroll 1
-      for (; next_ < slots_ && next_ < count_; ++next_) {
-        Start<kBoxes>(map, next_);
-      }
+      for (int i = 0; i < filled; ++i) StartW(map, i, next_ + i);
     }
-    next_ = min(slots_, count_);
-    __syncwarp();
+    next_ += filled;
+    TeamSync();
+  }
+  // Starts the copies of x that go with them.
+  __device__ void FillX(const CUtensorMap& x_map, int group) const {
+    if (!leads_) return;
+#pragma unroll 1
+    for (int i = 0; group + i < next_; ++i) StartX(x_map, i, group + i);
   }
 
-  // The shared address of the oldest box, once it is there.
+  // The shared address of the oldest stage, once it is there.
   __device__ uint32_t Wait() const {
     BarrierWait(barriers_ + 8 * slot_, phase_);
-    return boxes_ + kBoxBytes * slot_;
+    return stages_ + Tile::kStageBytes * slot_;
   }
-
-  // Hands the oldest box back, which no lane reads any more, and starts the
-  // next copy in its place.
-  template <int kBoxes>
-  __device__ void Release(const CUtensorMap& map, int lane) {
-    __syncwarp();
-    if (next_ < count_) {
-      if (lane == 0) Start<kBoxes>(map, slot_);
+  // Hands the oldest stage back, which this warp reads no more. The next copy
+  // starts in its place when the whole team has.
+  __device__ void Release(const CUtensorMap& map, const CUtensorMap& x_map) {
+    TeamSync();
+    if (next_ < end_) {
+      if (leads_) {
+        StartW(map, slot_, next_);
+        StartX(x_map, slot_, next_);
+      }
       ++next_;
     }
     if (++slot_ == slots_) {
@@ -118,209 +122,201 @@ class SkinnyRing {
   }
 
  private:
-  // Starts the copy of box next_.
-  template <int kBoxes>
-  __device__ void Start(const CUtensorMap& map, int slot) {
+  __device__ void TeamSync() const {
+    if constexpr (Tile::kTeamThreads == 32) {
+      __syncwarp();
+    } else {
+      NamedBarrier(1 + team_, Tile::kTeamThreads);
+    }
+  }
+  // Announces both copies of a stage.
+  __device__ void StartW(const CUtensorMap& map, int slot, int group) const {
     const uint32_t barrier = barriers_ + 8 * slot;
-    BarrierExpect(barrier, kBoxBytes);
-    CopyBox(boxes_ + kBoxBytes * slot, map,
-            (first_group_ + next_ / kBoxes) * kGroup,
-            first_row_ + next_ % kBoxes * kBoxRows, barrier, policy_);
+    const uint64_t policy = EvictFirstPolicy();
+    BarrierExpect(barrier, Tile::kStageBytes);
+#pragma unroll
+    for (int rows = 0; rows < Tile::kRows; rows += kBoxRows) {
+      CopyBox(stages_ + Tile::kStageBytes * slot + 128 * rows, map,
+              group * kGroup, first_row_ + rows, barrier, policy);
+    }
+  }
+  __device__ void StartX(const CUtensorMap& x_map, int slot, int group) const {
+    CopyBox(stages_ + Tile::kStageBytes * slot + Tile::kWBytes, x_map,
+            group * kGroup, 0, barriers_ + 8 * slot);
   }
 
-  uint32_t boxes_, barriers_;
+  uint32_t stages_, barriers_;
   int slots_;
-  int first_row_, first_group_;
-  uint64_t policy_ = 0;
-  int count_ = 0;
-  int next_ = 0;  // box to copy next
-  int slot_ = 0;  // of the oldest box
+  int first_row_;
+  int next_, end_;  // group to copy next
+  int team_;
+  bool leads_;
+  int slot_ = 0;  // of the oldest stage
   uint32_t phase_ = 0;
 };
 
-__device__ inline void LoadShared(uint32_t (&v)[4], uint32_t at) {
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-               : "r"(at));
-}
-// 16 bytes, or zeros where `valid` is 0. Past L1: x may have been written while
-// this grid was already resident.
-__device__ inline void LoadThrough(uint32_t (&v)[4], const void* at,
-                                   int valid) {
-  asm volatile(
-      "{\n"
-      ".reg .pred valid;\n"
-      "setp.ne.s32 valid, %5, 0;\n"
-      "mov.u32 %0, 0;\n"
-      "mov.u32 %1, 0;\n"
-      "mov.u32 %2, 0;\n"
-      "mov.u32 %3, 0;\n"
-      "@valid ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-      "}\n"
-      : "=&r"(v[0]), "=&r"(v[1]), "=&r"(v[2]), "=&r"(v[3])
-      : "l"(at), "r"(valid));
-}
-__device__ inline void MultiplyAdd(float (&c)[4], uint32_t a0, uint32_t a1,
-                                   uint32_t a2, uint32_t a3, uint32_t b0,
-                                   uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+// Where a lane reads a tile of boxes whose rows are 128 bytes, swizzled, when
+// it loads four matrices of 8 rows x 16 bytes.
+__device__ __forceinline__ uint32_t SwizzledOffset(int row, int chunk) {
+  return row * 128 + ((chunk ^ (row % 8)) << 4);
 }
 
-// The rows of x as one lane sees them: token lane / 4 of each tile of 8.
-struct SkinnyTokens {
-  const __nv_bfloat16* x;  // at its first token and chunk
-  int64_t ldx;
-  int token;     // lane / 4
-  int chunk_k;   // first k of its first chunk inside a group
-  int m, k_end;  // tokens, and the end of the leaf or of K
-
-  // Chunk `half` of a group of tokens token + 8 * tile.
-  __device__ void Load(uint32_t (&v)[4], int tile, int half, int group) const {
-    const int k = group * kGroup + half * 32;
-    LoadThrough(v, x + 8 * tile * ldx + k,
-                token + 8 * tile < m && chunk_k + k < k_end);
-  }
-};
-
-// One group of the leaf: acc += W[rows, group] x[tokens, group], then b takes
-// the next group of x that belongs into these registers.
-template <typename Tile, int kRowTiles, int kTokenTiles>
-__device__ __forceinline__ void MultiplyGroup(
-    float (&acc)[kRowTiles][kTokenTiles][4], uint32_t (&b)[kTokenTiles][2][4],
-    SkinnyRing& ring, const CUtensorMap& map, const SkinnyTokens& tokens,
-    int lane, uint32_t lane_offset, int next_group) {
-  uint32_t box = 0;  // where this lane reads its first chunk of the tile
+// acc += w x of one stage: two tiles of 16 rows. `w` and `x` are where this
+// lane reads the first 16 and 32 k of the first tile.
+template <int kTokenTiles>
+__device__ __forceinline__ void MultiplyStage(float (&acc)[2][kTokenTiles][4],
+                                              uint32_t w, uint32_t x) {
 #pragma unroll
-  for (int tile = 0; tile < kRowTiles; ++tile) {
-    box = tile % 2 == 0 ? ring.Wait() + lane_offset : box + 2048;
+  for (int half = 0; half < 2; ++half) {
+    uint32_t b[kTokenTiles][4];  // of 32 k
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t upper[4], lower[4];  // rows of the tile: 0 to 7, 8 to 15
-      LoadShared(upper, box ^ (half * 64));
-      LoadShared(lower, (box ^ (half * 64)) + 1024);
+    for (int j = 0; j < kTokenTiles; ++j) {
+      LoadMatrices(b[j], (x ^ (64 * half)) + 1024 * j);
+    }
 #pragma unroll
-      for (int step = 0; step < 4; step += 2) {
+    for (int step = 0; step < 2; ++step) {
+      uint32_t a[2][4];
 #pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j) {
-          MultiplyAdd(acc[tile][j], upper[step], lower[step], upper[step + 1],
-                      lower[step + 1], b[j][half][step], b[j][half][step + 1]);
-        }
+      for (int tile = 0; tile < 2; ++tile) {
+        LoadMatrices(a[tile], (w ^ (64 * half + 32 * step)) + 2048 * tile);
       }
-      if (tile + 1 == kRowTiles) {
 #pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j) {
-          tokens.Load(b[j][half], j, half, next_group);
+      for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) {
+          Mma(acc[tile][j], a[tile], b[j][2 * step], b[j][2 * step + 1]);
         }
       }
     }
-    if (tile % 2 == 1) ring.template Release<Tile::kBoxes>(map, lane);
   }
 }
 
-// Stores a warp's fragments as f32 [kTokens][kStride] at `to`.
-template <typename Tile, int kRowTiles, int kTokenTiles>
-__device__ __forceinline__ void StorePartial(
-    float* to, const float (&acc)[kRowTiles][kTokenTiles][4], int token,
-    int row) {
+// Stores a warp's fragments at its first token and row.
+template <typename Tile, int kTokenTiles>
+__device__ __forceinline__ void StoreSums(
+    float* to, const float (&sum)[2][kTokenTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int j = 0; j < kTokenTiles; ++j) {
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      float* at = to + (8 * j + token) * Tile::kStride + 16 * tile + row;
-      at[0] = acc[tile][j][0];
-      at[Tile::kStride] = acc[tile][j][1];
-      at[8] = acc[tile][j][2];
-      at[Tile::kStride + 8] = acc[tile][j][3];
+    for (int tile = 0; tile < 2; ++tile) {
+      float* at =
+          to + (8 * j + 2 * (lane % 4)) * Tile::kStride + 16 * tile + lane / 4;
+      at[0] = sum[tile][j][0];
+      at[Tile::kStride] = sum[tile][j][1];
+      at[8] = sum[tile][j][2];
+      at[Tile::kStride + 8] = sum[tile][j][3];
     }
   }
 }
 
-// Combines the partial sums of all leaves, `stride` floats apart; leaves that
-// do not exist are zeros.
-__device__ inline float SumOfLeaves(const float* p, int stride) {
-  static_assert(kSkinnyMaxLeaves == 8);
-  const float left = (p[0] + p[stride]) + (p[2 * stride] + p[3 * stride]);
-  const float right =
-      (p[4 * stride] + p[5 * stride]) + (p[6 * stride] + p[7 * stride]);
-  return left + right;
+// The tree over the teams of a block, whose sums are `stride` bytes apart. `at`
+// is an address of this block or one mapped from another block of the cluster.
+template <int kTeams>
+__device__ __forceinline__ float SumOfTeams(uint32_t at, int stride) {
+  if constexpr (kTeams == 1) {
+    return LoadIn(at);
+  } else {
+    return SumOfTeams<kTeams / 2>(at, stride) +
+           SumOfTeams<kTeams / 2>(at + kTeams / 2 * stride, stride);
+  }
+}
+// The tree over the blocks of a cluster: 1, 2, 4 or 8.
+template <int kTeams>
+__device__ __forceinline__ float SumOfBlocks(uint32_t at, int stride,
+                                             int blocks) {
+  if (blocks == 1) return SumOfTeams<kTeams>(at, stride);
+  const auto of = [&](int block) {
+    return SumOfTeams<kTeams>(AddressIn(block, at), stride);
+  };
+  float sum = of(0) + of(1);
+  if (blocks >= 4) sum += of(2) + of(3);
+  if (blocks >= 8) sum += (of(4) + of(5)) + (of(6) + of(7));
+  return sum;
 }
 
 #endif
 
-template <int kRowTiles, int kTokenTiles>
+// The blocks of a cluster have 4 or 8 teams, so that a team has 2 leaves or 1.
+template <int kRowParts, int kTokenParts, int kTokenTiles, int kTeams>
 __global__ void __launch_bounds__(
-    kSkinnyThreads, SkinnyTile<kRowTiles, kTokenTiles>::kMinBlocks)
+    SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>::kThreads,
+    SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>::kMinBlocks)
     SkinnyKernel(const __grid_constant__ CUtensorMap map,
+                 const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ SkinnyWork work) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Tile = SkinnyTile<kRowTiles, kTokenTiles>;
+  using Tile = SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
   extern __shared__ __align__(1024) std::byte shared[];
   LaunchDependents();
   PrefetchMap(map);
+  PrefetchMap(x_map);
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_row = static_cast<int>(blockIdx.x) * Tile::kRows;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int team = __shfl_sync(~0u, thread / Tile::kTeamThreads, 0);  // uniform
+  const int blocks = 1 << work.block_shift;
+  const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
+  const int first_row =
+      (static_cast<int>(blockIdx.x) >> work.block_shift) * Tile::kRows;
   const int groups = (work.k + kGroup - 1) / kGroup;
-  int begin = 0, end = 0;  // groups of this warp's leaf
-  if (warp >> work.leaf_shift == 0) {
-    begin = (warp * groups) >> work.leaf_shift;
-    end = ((warp + 1) * groups) >> work.leaf_shift;
-  }
+  const auto leaf_begin = [&](int leaf) {
+    return (min(leaf, 1 << work.leaf_shift) * groups) >> work.leaf_shift;
+  };
+  const int leaves =
+      (kSkinnyMaxLeaves / kTeams) >> work.block_shift;  // of a team
+  const int first_leaf = (rank * kTeams + team) * leaves;
+  int group = leaf_begin(first_leaf);
 
-  const int ring_bytes = work.slots * kBoxBytes;
   const uint32_t base = SharedAddress(shared);
   if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
-  SkinnyRing ring(base + warp * ring_bytes,
-                  base + kSkinnyWarps * ring_bytes + warp * work.slots * 8,
-                  work.slots, first_row, begin);
-  ring.Fill<Tile::kBoxes>(map, lane, (end - begin) * Tile::kBoxes);
+  const int team_bytes = work.slots * Tile::kStageBytes;
+  SkinnyStages<Tile> ring(base + team * team_bytes,
+                          base + kTeams * team_bytes + team * work.slots * 8,
+                          work.slots, first_row, group,
+                          leaf_begin(first_leaf + leaves));
+  ring.FillW(map);
 
-  const int token = lane / 4, chunk = lane % 4;
-  const SkinnyTokens tokens = {.x = work.x + token * work.ldx + 8 * chunk,
-                               .ldx = work.ldx,
-                               .token = token,
-                               .chunk_k = 8 * chunk,
-                               .m = work.m,
-                               .k_end = min(work.k, end * kGroup)};
-  const int row = (token >> 1) + 4 * (token & 1);
-  const uint32_t lane_offset = row * 128 + ((chunk ^ row) << 4);
-  float acc[kRowTiles][kTokenTiles][4] = {};
-  uint32_t b[Tile::kAhead][kTokenTiles][2][4];
+  const int lane = thread % 32;
+  const int part = __shfl_sync(~0u, thread / 32, 0) % (kRowParts * kTokenParts);
+  const int row_part = part % kRowParts, token_part = part / kRowParts;
+  const uint32_t w_offset =
+      row_part * kBoxBytes + SwizzledOffset(lane % 16, lane / 16);
+  const uint32_t x_offset = Tile::kWBytes + token_part * kTokenTiles * 1024 +
+                            SwizzledOffset(lane % 8, lane / 8);
 
   WaitForPredecessors();
-#pragma unroll
-  for (int ahead = 0; ahead < Tile::kAhead; ++ahead) {
-#pragma unroll
-    for (int j = 0; j < kTokenTiles; ++j) {
-      tokens.Load(b[ahead][j][0], j, 0, begin + ahead);
-      tokens.Load(b[ahead][j][1], j, 1, begin + ahead);
+  ring.FillX(x_map, group);
+  float sum[2][kTokenTiles][4] = {};
+#pragma unroll 1
+  for (int leaf = 1; leaf <= leaves; ++leaf) {
+    float acc[2][kTokenTiles][4] = {};
+    const int end = leaf_begin(first_leaf + leaf);
+#pragma unroll 1
+    for (; group < end; ++group) {
+      const uint32_t stage = ring.Wait();
+      MultiplyStage(acc, stage + w_offset, stage + x_offset);
+      ring.Release(map, x_map);
     }
-  }
-  for (int group = begin; group < end; group += Tile::kAhead) {
 #pragma unroll
-    for (int ahead = 0; ahead < Tile::kAhead; ++ahead) {
-      if (group + ahead >= end) break;
-      MultiplyGroup<Tile>(acc, b[ahead], ring, map, tokens, lane, lane_offset,
-                          group + ahead + Tile::kAhead);
+    for (int i = 0; i < 8 * kTokenTiles; ++i) {
+      sum[i / 4 % 2][i / 8][i % 4] += acc[i / 4 % 2][i / 8][i % 4];
     }
   }
 
-  float* partial = reinterpret_cast<float*>(shared);
-  const int leaf_stride = ring_bytes / static_cast<int>(sizeof(float));
-  StorePartial<Tile>(partial + warp * leaf_stride, acc, 2 * chunk, row);
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < work.m * Tile::kRows;
-       i += kSkinnyThreads) {
+  StoreSums<Tile>(reinterpret_cast<float*>(shared) + team * team_bytes / 4 +
+                      token_part * kTokenTiles * 8 * Tile::kStride +
+                      row_part * kBoxRows,
+                  sum);
+  ClusterSync();
+  for (int i = rank * Tile::kThreads + thread; i < work.m * Tile::kRows;
+       i += blocks * Tile::kThreads) {
     const int to_token = i / Tile::kRows, to_row = i % Tile::kRows;
     if (first_row + to_row >= work.n) continue;
-    StoreSum(
-        work.sink, to_token, first_row + to_row,
-        SumOfLeaves(partial + to_token * Tile::kStride + to_row, leaf_stride));
+    StoreSum(work.sink, to_token, first_row + to_row,
+             SumOfBlocks<kTeams>(base + 4 * (to_token * Tile::kStride + to_row),
+                                 team_bytes, blocks));
   }
+  if (blocks > 1) ClusterMeet();  // others may still read sums of this block
 #endif
 }
 

@@ -6,53 +6,32 @@
 #include <bit>
 #include <limits>
 
+#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/skinny_kernel.cuh"
 #include "kernels/cuda/skinny_matmul.h"
 #include "kernels/cuda/skinny_plain.cuh"
-#include "kernels/cuda/skinny_team.cuh"
 
 namespace baton::cuda {
 namespace {
 
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max() / 2;
 
-// One instantiation of a Hopper kernel.
+// One instantiation of the Hopper kernel.
 struct Variant {
-  void (*kernel)(CUtensorMap, SkinnyWork);  // if there are no teams
-  void (*team_kernel)(CUtensorMap, CUtensorMap, SkinnyWork, int);
-  int teams;  // or -1
-  int row_tiles, tokens;
+  void (*kernel)(CUtensorMap, CUtensorMap, SkinnyWork);
+  int teams, row_tiles, tokens;
   int threads;
   int stage_bytes;
   int min_slots;
 
-  [[nodiscard]] const void* Function() const {
-    return teams > 0 ? reinterpret_cast<const void*>(team_kernel)
-                     : reinterpret_cast<const void*>(kernel);
-  }
   [[nodiscard]] int SharedBytes(int slots) const {
-    return teams > 0 ? SkinnyTeamBytes(teams, slots, stage_bytes)
-                     : SkinnySharedBytes(slots);
+    return SkinnySharedBytes(teams, slots, stage_bytes);
   }
 };
-template <int kRowTiles, int kTokenTiles>
-constexpr Variant VariantOf() {
-  using Tile = SkinnyTile<kRowTiles, kTokenTiles>;
-  return {.kernel = &SkinnyKernel<kRowTiles, kTokenTiles>,
-          .team_kernel = nullptr,
-          .teams = -1,
-          .row_tiles = kRowTiles,
-          .tokens = Tile::kTokens,
-          .threads = kSkinnyThreads,
-          .stage_bytes = 0,
-          .min_slots = Tile::kMinSlots};
-}
 template <int kTeams, int kRowParts, int kTokenParts, int kTokenTiles>
-constexpr Variant TeamVariantOf() {
-  using Tile = SkinnyTeamTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
-  return {.kernel = nullptr,
-          .team_kernel =
-              &SkinnyTeamKernel<kRowParts, kTokenParts, kTokenTiles, kTeams>,
+constexpr Variant VariantOf() {
+  using Tile = SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
+  return {.kernel = &SkinnyKernel<kRowParts, kTokenParts, kTokenTiles, kTeams>,
           .teams = kTeams,
           .row_tiles = 2 * kRowParts,
           .tokens = Tile::kTokens,
@@ -62,15 +41,11 @@ constexpr Variant TeamVariantOf() {
 }
 // Those that take the same tuning follow each other, fewer tokens first.
 const Variant kVariants[] = {
-    VariantOf<2, 1>(),           VariantOf<2, 2>(),
-    VariantOf<2, 4>(),           VariantOf<2, 8>(),
-    VariantOf<4, 1>(),           VariantOf<4, 2>(),
-    VariantOf<4, 4>(),           VariantOf<4, 8>(),
-    TeamVariantOf<8, 1, 1, 1>(), TeamVariantOf<8, 1, 1, 2>(),
-    TeamVariantOf<8, 1, 1, 4>(), TeamVariantOf<4, 2, 1, 1>(),
-    TeamVariantOf<4, 2, 1, 2>(), TeamVariantOf<4, 2, 1, 4>(),
-    TeamVariantOf<2, 2, 2, 4>(), TeamVariantOf<2, 4, 1, 2>(),
-    TeamVariantOf<2, 4, 1, 4>(), TeamVariantOf<1, 4, 2, 4>(),
+    VariantOf<8, 1, 1, 1>(), VariantOf<8, 1, 1, 2>(), VariantOf<8, 1, 1, 4>(),
+    VariantOf<4, 2, 1, 1>(), VariantOf<4, 2, 1, 2>(), VariantOf<4, 2, 1, 4>(),
+    VariantOf<2, 2, 1, 1>(), VariantOf<2, 2, 1, 2>(), VariantOf<2, 2, 1, 4>(),
+    VariantOf<2, 2, 2, 4>(), VariantOf<2, 4, 1, 1>(), VariantOf<2, 4, 1, 2>(),
+    VariantOf<2, 4, 1, 4>(), VariantOf<1, 4, 2, 4>(),
 };
 
 const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
@@ -85,13 +60,9 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 
 constexpr int64_t kProcessors = 132;
 
-// Measured on an H200 over the shapes of the decoders (tests/device).
+// More blocks share the leaves where that many are still resident at once, 2 a
+// processor.
 SkinnyTuning DefaultTuning(int64_t n, int64_t m) {
-  if (m <= 8) {
-    const bool few = (n + 31) / 32 <= kProcessors;
-    return {.teams = -1, .row_tiles = 2, .slots = few ? 6 : 3};
-  }
-  // As many blocks as are resident, 2 a processor, where n is small.
   const int64_t blocks = (n + 63) / 64;
   if (m <= 32) {
     return {.teams = 4,
@@ -109,10 +80,6 @@ int DefaultSlots(const Variant& variant, int64_t blocks) {
   const int limit =
       blocks > kProcessors ? kSharedBytes / 2 - 1024 : kSharedBytes;
   return std::max(limit / variant.SharedBytes(1), variant.min_slots);
-}
-
-bool IsAligned(const void* p, uintptr_t bytes) {
-  return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
 using Encoder = PFN_cuTensorMapEncodeTiled_v12000;
@@ -161,13 +128,13 @@ cudaError_t PrepareVariants() {
   if (error != cudaSuccess) return error;
   for (const Variant& variant : kVariants) {
     cudaFuncAttributes attributes = {};
-    error = cudaFuncGetAttributes(&attributes, variant.Function());
+    error = cudaFuncGetAttributes(&attributes, variant.kernel);
     if (error != cudaSuccess) return error;
     if (attributes.ptxVersion < 90) return cudaErrorNotSupported;
     error = cudaFuncSetAttribute(
-        variant.Function(), cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
+        variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
     if (error != cudaSuccess) return error;
-    error = cudaFuncSetAttribute(variant.Function(),
+    error = cudaFuncSetAttribute(variant.kernel,
                                  cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess) return error;
@@ -212,7 +179,7 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   if (variant == nullptr) return cudaErrorInvalidValue;
   const int cluster = std::max(tuning.blocks, 1);
   const int leaves_at_once = variant->teams * cluster;
-  if (variant->teams > 0 && leaves_at_once != 4 && leaves_at_once != 8) {
+  if (leaves_at_once != 4 && leaves_at_once != 8) {
     return cudaErrorInvalidValue;
   }
   const int rows = 16 * variant->row_tiles;
@@ -220,15 +187,15 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   const int slots =
       tuning.slots != 0 ? tuning.slots : DefaultSlots(*variant, blocks);
   if (slots < variant->min_slots) return cudaErrorInvalidValue;
-  const SkinnyWork work = {.x = static_cast<const __nv_bfloat16*>(args.x),
-                           .ldx = args.ldx,
-                           .m = static_cast<int>(args.m),
-                           .n = static_cast<int>(weight.n),
-                           .k = static_cast<int>(weight.k),
-                           .leaf_shift = std::countr_zero(
-                               static_cast<unsigned>(SkinnyLeaves(weight.k))),
-                           .slots = slots,
-                           .sink = sink};
+  const SkinnyWork work = {
+      .m = static_cast<int>(args.m),
+      .n = static_cast<int>(weight.n),
+      .k = static_cast<int>(weight.k),
+      .leaf_shift =
+          std::countr_zero(static_cast<unsigned>(SkinnyLeaves(weight.k))),
+      .block_shift = std::countr_zero(static_cast<unsigned>(cluster)),
+      .slots = slots,
+      .sink = sink};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -241,17 +208,12 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = cluster > 1 ? 2 : 1;
-  if (variant->teams < 0) {
-    return cudaLaunchKernelEx(&config, variant->kernel, weight.map, work);
-  }
   CUtensorMap x_map;
   const cudaError_t error =
       EncodeMap(args.x, args.m, weight.k, std::max(args.ldx, weight.k),
                 variant->tokens, &x_map);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(&config, variant->team_kernel, weight.map, x_map,
-                            work,
-                            std::countr_zero(static_cast<unsigned>(cluster)));
+  return cudaLaunchKernelEx(&config, variant->kernel, weight.map, x_map, work);
 }
 
 }  // namespace

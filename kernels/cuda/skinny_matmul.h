@@ -58,9 +58,9 @@ struct SkinnyXielu {
 // How the work is laid out; 0 leaves it to the shape. Changes no bit. For
 // benchmarks and tests.
 struct SkinnyTuning {
-  int teams = 0;      // of warps in a block; -1: no teams (skinny_kernel.cuh)
+  int teams = 0;      // of warps in a block
   int row_tiles = 0;  // 16-row tiles of W of one block
-  int slots = 0;      // in flight per team, or 4 KB boxes per warp
+  int slots = 0;      // stages in flight per team
   int blocks = 0;     // of a cluster, which has 4 or 8 teams
 };
 

@@ -26,22 +26,19 @@ struct SkinnyCandidate {
 };
 inline constexpr SkinnyCandidate kSkinnyCandidates[] = {
     {"default", 64, {}},
-    // No teams: row tiles x boxes.
-    {"lone 2x3", 64, {-1, 2, 3}},
-    {"lone 2x6", 64, {-1, 2, 6}},
-    {"lone 4x3", 32, {-1, 4, 3}},
-    {"lone 4x6", 64, {-1, 4, 6}},
-    // Teams x row tiles, blocks of a cluster; two blocks a multiprocessor
-    // unless a number of stages is named.
+    // Teams x row tiles, blocks of a cluster; as many stages as let two blocks
+    // fit on a multiprocessor, unless a number is named.
     {"8x2", 32, {8, 2, 0, 1}},
-    {"8x2 3 stages", 32, {8, 2, 3, 1}},
+    {"8x2, 3 stages", 32, {8, 2, 3, 1}},
+    {"8x2, 5 stages", 8, {8, 2, 5, 1}},
     {"4x4", 32, {4, 4, 0, 1}},
-    {"4x4 4 stages", 32, {4, 4, 4, 1}},
+    {"4x4, 4 stages", 32, {4, 4, 4, 1}},
     {"4x4 cluster 2", 32, {4, 4, 0, 2}},
     {"4x4 cluster 2, 2 stages", 32, {4, 4, 2, 2}},
     {"2x4 cluster 2", 64, {2, 4, 0, 2}},
     {"2x4 cluster 2, 6 stages", 64, {2, 4, 6, 2}},
     {"2x4 cluster 4", 64, {2, 4, 0, 4}},
+    {"2x4 cluster 4, 2 stages", 64, {2, 4, 2, 4}},
     {"2x8 cluster 2", 32, {2, 8, 0, 2}},
     {"2x8 cluster 4", 32, {2, 8, 0, 4}},
     {"1x8 cluster 4", 64, {1, 8, 0, 4}},
