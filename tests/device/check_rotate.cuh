@@ -33,7 +33,6 @@ inline void RotateHead(const RotateCase& c, const Bf16* x,
   const int half = c.num_freqs;
   for (int i = 0; i < c.head_dim; ++i) {
     out.push_back(v[i]);
-    // A norm that rounds the other way is one ulp off.
     double size = std::abs(v[i]);
     if (i < 2 * half) {
       const int pair = i < half ? i + half : i - half;
@@ -44,8 +43,10 @@ inline void RotateHead(const RotateCase& c, const Bf16* x,
           v[i] * cosine + (i < half ? -v[pair] * sine : v[pair] * sine);
       size = (size + std::abs(v[pair])) * c.amplitude;
     }
-    bound.push_back(kUlp * std::abs(out.back()) / 2 +
-                    (c.has_norm ? kUlp * size : 2e-6 * size) + 1e-6);
+    // The result is rounded once. A norm that fp32 rounds the other way than
+    // double is a whole unit off before the rotation.
+    bound.push_back(kHalfUlp * std::abs(out.back()) +
+                    (c.has_norm ? 2 * kHalfUlp * size : 2e-6 * size) + 1e-6);
   }
 }
 

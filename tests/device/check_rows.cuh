@@ -47,7 +47,7 @@ inline void ExpectRows(
     const std::vector<double> expected = want(row);
     std::vector<double> tolerance(expected.size());
     for (size_t i = 0; i < tolerance.size(); ++i) {
-      tolerance[i] = kUlp * std::abs(expected[i]) + 4e-6;
+      tolerance[i] = kHalfUlp * std::abs(expected[i]) + 4e-6;
     }
     ExpectClose(what + Name(" row %d", static_cast<int>(row)), slice, expected,
                 tolerance);
@@ -106,7 +106,7 @@ inline void CheckNorms(int64_t rows, int64_t hidden, int64_t pad) {
     const std::vector<double> want = NormOf(v, weight, 1e-5f);
     std::vector<double> tolerance(hidden);
     for (int64_t i = 0; i < hidden; ++i) {
-      tolerance[i] = kUlp * std::abs(want[i]) + 1e-6;
+      tolerance[i] = kHalfUlp * std::abs(want[i]) + 1e-6;
     }
     ExpectClose(
         "add_rms_" + what,

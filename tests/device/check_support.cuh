@@ -20,7 +20,9 @@
 namespace baton::check {
 
 using Bf16 = uint16_t;
-constexpr double kUlp = 1.02 / 256;  // of bf16, relative
+// How far the nearest bf16 may be, relative: just above a power of two half a
+// unit in the last place is 2^-8. A little more for fp32 before it.
+constexpr double kHalfUlp = 1.02 / 256;
 
 inline void CheckCuda(cudaError_t error, const char* what, int line) {
   if (error == cudaSuccess) return;
