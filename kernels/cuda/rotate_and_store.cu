@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/rotate_and_store.h"
 
@@ -6,129 +8,124 @@ namespace baton::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
-// Up to this many rows, heads of a row go to different blocks.
+constexpr int kChunk = 8;      // elements
+constexpr int kTileRows = 16;  // of a block where there are many rows
+// Up to this many rows, a row is shared out among blocks.
 constexpr int64_t kFewRows = 128;
+constexpr int64_t kTileBlocks = 1024;  // to share tiles out among, about
 
-// One head vector in the registers of a warp. It is cut into chunks of kWidth
-// elements; a lane holds pairs of chunks. The first `pairs` pairs are chunks
-// that rotation combines, the rest are chunks that it leaves alone, with an
-// empty partner.
-template <int kWidth>
-struct HeadVector {
-  static constexpr int kPairs = static_cast<int>(kMaxHeadDim) / kWidth / kWarp;
-  float a[kPairs][kWidth];
-  float b[kPairs][kWidth];
-};
-
+// A group of lanes takes a head, a lane two chunks of it that rotation
+// combines, or one that it leaves alone.
 struct HeadShape {
-  int pairs;    // chunks i < pairs are combined with chunk i + pairs
-  int singles;  // chunks after those
-  int half;     // elements, num_freqs
+  int half;    // num_freqs
+  int pairs;   // lanes with two chunks
+  int used;    // lanes with any, at most a warp
+  int lanes;   // of a head: a power of two
+  int rotate;  // lanes of the rotated heads of a row, a multiple of a warp
+  int value_chunks;  // of a head
+  int tasks;         // lanes of a row
 };
 
-// Calls f(slot, first element of a, first element of b or -1).
-template <int kWidth, typename Function>
-__device__ __forceinline__ void ForSlots(const HeadShape& shape,
-                                         const Function& f) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int slot = 0; slot < HeadVector<kWidth>::kPairs; ++slot) {
-    const int i = lane + slot * kWarp;
-    if (i < shape.pairs) {
-      f(slot, i * kWidth, i * kWidth + shape.half);
-    } else if (i < shape.pairs + shape.singles) {
-      f(slot, (i + shape.pairs) * kWidth, -1);
+HeadShape ShapeOf(const RotateAndStoreArgs& args) {
+  const auto head_dim = static_cast<int>(args.pages.head_dim);
+  const auto kv_heads = static_cast<int>(args.pages.kv_heads);
+  const auto heads = static_cast<int>(args.q_heads) + kv_heads;
+  const auto chunks = [](int n) { return (n + kChunk - 1) / kChunk; };
+  HeadShape shape = {};
+  shape.half = static_cast<int>(args.num_freqs);
+  shape.pairs = chunks(shape.half);
+  shape.used = shape.pairs + chunks(head_dim - 2 * shape.half);
+  shape.lanes = 1;
+  while (shape.lanes < shape.used) shape.lanes *= 2;
+  shape.rotate = (heads * shape.lanes + kWarp - 1) / kWarp * kWarp;
+  shape.value_chunks = chunks(head_dim);
+  shape.tasks = shape.rotate + kv_heads * shape.value_chunks;
+  return shape;
+}
+
+// Elements [a, a_end) and [b, b_end) of a head, up to kChunk each.
+struct Chunks {
+  int a, a_end, b, b_end;
+};
+__device__ __forceinline__ Chunks ChunksOf(const HeadShape& shape, int lane,
+                                           int head_dim) {
+  if (lane >= shape.used) return {0, 0, 0, 0};
+  if (lane >= shape.pairs) {
+    return {2 * shape.half + (lane - shape.pairs) * kChunk, head_dim, 0, 0};
+  }
+  const int a = lane * kChunk;
+  return {a, shape.half, a + shape.half, 2 * shape.half};
+}
+
+// What a lane does for a row, its elements being loaded.
+struct Task {
+  uint16_t* x;           // a head of q or k; of v it is not written
+  const uint16_t* norm;  // its weight, or null
+  Chunks chunks;
+  int kv_head;  // below zero: of q
+  uint4 a, b;
+};
+
+// Lane `number` of a row; none past shape.tasks.
+template <bool kVectors>
+__device__ __forceinline__ Task LoadTask(const RotateAndStoreArgs& args,
+                                         const HeadShape& shape, int64_t row,
+                                         int number) {
+  const auto head_dim = static_cast<int>(args.pages.head_dim);
+  const auto q_heads = static_cast<int>(args.q_heads);
+  const auto kv_heads = static_cast<int>(args.pages.kv_heads);
+  const int64_t at = row * args.row_stride;
+  Task task = {};
+  if (number < shape.rotate) {
+    const int head = number / shape.lanes;
+    const bool is_query = head < q_heads;
+    task.kv_head = is_query ? -1 : head - q_heads;
+    if (head < q_heads + kv_heads) {
+      task.chunks = ChunksOf(shape, number % shape.lanes, head_dim);
     }
+    task.x = static_cast<uint16_t*>(is_query ? args.q : args.k) + at +
+             (is_query ? head : task.kv_head) * head_dim;
+    task.norm =
+        static_cast<const uint16_t*>(is_query ? args.q_norm : args.k_norm);
+  } else if (number < shape.tasks) {
+    const int chunk = number - shape.rotate;
+    task.kv_head = chunk / shape.value_chunks;
+    const int a = chunk % shape.value_chunks * kChunk;
+    task.chunks = {a, head_dim, 0, 0};
+    task.x = const_cast<uint16_t*>(static_cast<const uint16_t*>(args.v)) + at +
+             task.kv_head * head_dim;
   }
+  task.a = LoadEight<kVectors>(task.x, task.chunks.a, task.chunks.a_end);
+  task.b = LoadEight<kVectors>(task.x, task.chunks.b, task.chunks.b_end);
+  return task;
 }
 
-template <int kWidth>
-__device__ __forceinline__ void LoadChunk(const uint16_t* from,
-                                          float (&x)[kWidth]) {
-  if constexpr (kWidth == 2) {
-    const uint32_t pair = Load4(from);
-    x[0] = LowOf(pair);
-    x[1] = HighOf(pair);
-  } else {
-    x[0] = FromBf16(Load2(from));
-  }
-}
-template <int kWidth>
-__device__ __forceinline__ void StoreChunk(uint16_t* to,
-                                           const float (&x)[kWidth]) {
-  if constexpr (kWidth == 2) {
-    *reinterpret_cast<uint32_t*>(to) = PackBf16(x[0], x[1]);
-  } else {
-    *to = ToBf16(x[0]);
-  }
-}
-
-template <int kWidth>
-__device__ __forceinline__ HeadVector<kWidth> LoadHead(const uint16_t* from,
-                                                       const HeadShape& shape) {
-  HeadVector<kWidth> x = {};
-  ForSlots<kWidth>(shape, [&](int slot, int a, int b) {
-    LoadChunk<kWidth>(from + a, x.a[slot]);
-    if (b >= 0) LoadChunk<kWidth>(from + b, x.b[slot]);
-  });
-  return x;
-}
-
-// Squares are added per lane by slot, then over the lanes as a tree.
-template <int kWidth>
-__device__ __forceinline__ void Normalize(HeadVector<kWidth>& x,
-                                          const HeadShape& shape,
-                                          const uint16_t* weight, int head_dim,
-                                          float eps) {
+// Squares are added per lane, then over the lanes of the head as a tree.
+template <bool kVectors>
+__device__ __forceinline__ void Normalize(const Task& task, int lanes,
+                                          int head_dim, float eps,
+                                          float (&a)[kChunk],
+                                          float (&b)[kChunk]) {
   float sum = 0;
 #pragma unroll
-  for (int slot = 0; slot < HeadVector<kWidth>::kPairs; ++slot) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      sum = fmaf(x.a[slot][i], x.a[slot][i], sum);
-      sum = fmaf(x.b[slot][i], x.b[slot][i], sum);
-    }
+  for (int i = 0; i < kChunk; ++i) {
+    sum = fmaf(a[i], a[i], sum);
+    sum = fmaf(b[i], b[i], sum);
   }
-  const float mean = WarpSum(sum) / static_cast<float>(head_dim);
+  for (int width = lanes / 2; width > 0; width /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, width);
+  }
+  const float mean = sum / static_cast<float>(head_dim);
   const float factor = 1.0f / sqrtf(mean + eps);
-  ForSlots<kWidth>(shape, [&](int slot, int a, int b) {
+  if (task.norm == nullptr) return;
+  const Chunks& chunks = task.chunks;
+  float w[kChunk];
+  Unpack(LoadEight<kVectors>(task.norm, chunks.a, chunks.a_end), w);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float w = FromBf16(Load2(weight + a + i));
-      x.a[slot][i] = RoundBf16(w * (x.a[slot][i] * factor));
-      if (b < 0) continue;
-      const float u = FromBf16(Load2(weight + b + i));
-      x.b[slot][i] = RoundBf16(u * (x.b[slot][i] * factor));
-    }
-  });
-}
-
-template <int kWidth>
-__device__ __forceinline__ void Rotate(HeadVector<kWidth>& x,
-                                       const HeadShape& shape,
-                                       const float2* angles) {
-  ForSlots<kWidth>(shape, [&](int slot, int a, int b) {
-    if (b < 0) return;
+  for (int i = 0; i < kChunk; ++i) a[i] = RoundBf16(w[i] * (a[i] * factor));
+  Unpack(LoadEight<kVectors>(task.norm, chunks.b, chunks.b_end), w);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float2 cos_sin = angles[a + i];
-      const float low = x.a[slot][i];
-      const float high = x.b[slot][i];
-      x.a[slot][i] = low * cos_sin.x - high * cos_sin.y;
-      x.b[slot][i] = high * cos_sin.x + low * cos_sin.y;
-    }
-  });
-}
-
-template <int kWidth>
-__device__ __forceinline__ void StoreHead(const HeadVector<kWidth>& x,
-                                          const HeadShape& shape,
-                                          uint16_t* to) {
-  ForSlots<kWidth>(shape, [&](int slot, int a, int b) {
-    StoreChunk<kWidth>(to + a, x.a[slot]);
-    if (b >= 0) StoreChunk<kWidth>(to + b, x.b[slot]);
-  });
+  for (int i = 0; i < kChunk; ++i) b[i] = RoundBf16(w[i] * (b[i] * factor));
 }
 
 // Where the token of a row lies in its page.
@@ -136,72 +133,225 @@ struct Place {
   uint16_t* page;  // [2][kv_heads][16 * head_dim]
   int slot;
 };
-
-// A warp takes one head of q, k or v of the block's row at a time.
-template <int kWidth>
-__device__ __forceinline__ void OneHead(const RotateAndStoreArgs& args,
-                                        const HeadShape& shape, int64_t row,
-                                        int task, const Place& place,
-                                        const float2* angles) {
-  const int head_dim = static_cast<int>(args.pages.head_dim);
-  const int q_heads = static_cast<int>(args.q_heads);
-  const int kv_heads = static_cast<int>(args.pages.kv_heads);
-  const int block = 16 * head_dim;  // elements of a head in a page
-  if (task >= q_heads + kv_heads) {
-    const int head = task - q_heads - kv_heads;
-    const auto* v = static_cast<const uint16_t*>(args.v) +
-                    row * args.row_stride + head * head_dim;
-    uint16_t* to = place.page + (kv_heads + head) * block + place.slot;
-    for (int i = static_cast<int>(threadIdx.x) % kWarp; i < head_dim;
-         i += kWarp) {
-      to[i * 16] = Load2(v + i);
-    }
-    return;
-  }
-  const bool is_query = task < q_heads;
-  const int head = is_query ? task : task - q_heads;
-  auto* x = static_cast<uint16_t*>(is_query ? args.q : args.k) +
-            row * args.row_stride + head * head_dim;
-  const auto* norm =
-      static_cast<const uint16_t*>(is_query ? args.q_norm : args.k_norm);
-  HeadVector<kWidth> values = LoadHead<kWidth>(x, shape);
-  if (norm != nullptr) Normalize(values, shape, norm, head_dim, args.eps);
-  if (shape.half > 0) Rotate(values, shape, angles);
-  StoreHead(values, shape, x);
-  if (is_query) return;
-  StoreHead(values, shape, place.page + head * block + place.slot * head_dim);
+__device__ __forceinline__ Place PlaceOf(const KvPages& pages, int sequence,
+                                         int position) {
+  const int64_t id = LoadInt(pages.page_table + sequence * pages.page_stride +
+                             position / static_cast<int>(kPageTokens));
+  return {reinterpret_cast<uint16_t*>(static_cast<char*>(pages.pool) +
+                                      id * pages.page_bytes),
+          position % static_cast<int>(kPageTokens)};
 }
 
-template <int kWidth>
+// All lanes of a warp, whose tasks are of rotated heads of one row.
+template <bool kVectors>
+__device__ __forceinline__ void RotateTask(const RotateAndStoreArgs& args,
+                                           const HeadShape& shape,
+                                           const Task& task, const Place& place,
+                                           const float2* angles) {
+  const auto head_dim = static_cast<int>(args.pages.head_dim);
+  const Chunks& chunks = task.chunks;
+  float a[kChunk];
+  float b[kChunk];
+  Unpack(task.a, a);
+  Unpack(task.b, b);
+  if (args.q_norm != nullptr || args.k_norm != nullptr) {
+    Normalize<kVectors>(task, shape.lanes, head_dim, args.eps, a, b);
+  }
+  if (chunks.b < chunks.b_end) {
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const float2 cos_sin = angles[chunks.a + i];
+      const float low = a[i];
+      const float high = b[i];
+      a[i] = fmaf(low, cos_sin.x, -__fmul_rn(high, cos_sin.y));
+      b[i] = fmaf(high, cos_sin.x, __fmul_rn(low, cos_sin.y));
+    }
+  }
+  const uint4 packed_a = Pack(a);
+  const uint4 packed_b = Pack(b);
+  StoreEight<kVectors>(task.x, chunks.a, chunks.a_end, packed_a);
+  StoreEight<kVectors>(task.x, chunks.b, chunks.b_end, packed_b);
+  if (task.kv_head < 0) return;
+  uint16_t* key =
+      place.page +
+      (task.kv_head * static_cast<int>(kPageTokens) + place.slot) * head_dim;
+  StoreEight<kVectors>(key, chunks.a, chunks.a_end, packed_a);
+  StoreEight<kVectors>(key, chunks.b, chunks.b_end, packed_b);
+}
+
+__device__ __forceinline__ void StoreValues(const KvPages& pages,
+                                            const Task& task,
+                                            const Place& place) {
+  const auto head_dim = static_cast<int>(pages.head_dim);
+  const int64_t head = pages.kv_heads + task.kv_head;
+  uint16_t* to = place.page + head * kPageTokens * head_dim + place.slot;
+  const uint32_t words[4] = {task.a.x, task.a.y, task.a.z, task.a.w};
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    const int dim = task.chunks.a + i;
+    if (dim >= task.chunks.a_end) break;
+    to[dim * kPageTokens] = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+  }
+}
+
+__device__ __forceinline__ float2 AngleOf(const RotateAndStoreArgs& args,
+                                          int position, int i) {
+  float sine;
+  float cosine;
+  sincosf(static_cast<float>(position) * __ldcg(args.inv_freq + i), &sine,
+          &cosine);
+  return {cosine * args.amplitude, sine * args.amplitude};
+}
+
+// ---- Few rows: a block takes part of a row, a task per thread --------------
+
+template <bool kVectors>
 __global__ void __launch_bounds__(kThreads)
-    RotateAndStoreKernel(RotateAndStoreArgs args, HeadShape shape) {
+    RowKernel(RotateAndStoreArgs args, HeadShape shape) {
   __shared__ float2 angles[kMaxHeadDim / 2];  // (cos, sin)
   EnterKernel();
+  const int thread = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x;
+  const int number = static_cast<int>(blockIdx.y) * kThreads + thread;
   const int sequence = LoadInt(args.row_sequence + row);
-  if (sequence < 0) return;
   const int position = LoadInt(args.positions + row);
-  const int64_t page =
-      LoadInt(args.pages.page_table + sequence * args.pages.page_stride +
-              position / kPageTokens);
-  const Place place = {
-      reinterpret_cast<uint16_t*>(static_cast<char*>(args.pages.pool) +
-                                  page * args.pages.page_bytes),
-      static_cast<int>(position % kPageTokens)};
-  for (int i = static_cast<int>(threadIdx.x); i < shape.half; i += kThreads) {
-    float sine;
-    float cosine;
-    sincosf(static_cast<float>(position) * __ldg(args.inv_freq + i), &sine,
-            &cosine);
-    angles[i] = {cosine * args.amplitude, sine * args.amplitude};
+  const Task task = LoadTask<kVectors>(args, shape, row, number);
+  if (sequence < 0) return;
+  const Place place = PlaceOf(args.pages, sequence, position);
+  if (thread < shape.half) angles[thread] = AngleOf(args, position, thread);
+  __syncthreads();
+  if (number < shape.rotate) {
+    RotateTask<kVectors>(args, shape, task, place, angles);
+  } else {
+    StoreValues(args.pages, task, place);
+  }
+}
+
+// ---- Many rows: a block takes part of a tile -------------------------------
+
+// Rows [first - 16, first + 32), first being the tile's.
+struct TileRows {
+  int sequence[3 * kTileRows];  // below zero: skipped, or no row
+  int position[3 * kTileRows];
+};
+
+// Bit i: from row first - 16 + i on, sixteen rows of a sequence fill a page.
+__device__ __forceinline__ uint64_t FullPages(const TileRows& rows) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint64_t begins = 0;
+  uint64_t follows = 0;  // its row continues the one before
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int i = part * kWarp + lane;
+    bool begin = false;
+    bool follow = false;
+    if (i < 3 * kTileRows) {
+      begin = rows.sequence[i] >= 0 &&
+              rows.position[i] % static_cast<int>(kPageTokens) == 0;
+      follow = i > 0 && rows.sequence[i] >= 0 &&
+               rows.sequence[i] == rows.sequence[i - 1] &&
+               rows.position[i] == rows.position[i - 1] + 1;
+    }
+    begins |= uint64_t{__ballot_sync(kAllLanes, begin)} << (part * kWarp);
+    follows |= uint64_t{__ballot_sync(kAllLanes, follow)} << (part * kWarp);
+  }
+#pragma unroll
+  for (int i = 1; i < kTileRows; ++i) begins &= follows >> i;
+  return begins;
+}
+
+// Values of the sixteen tokens of a page, two dims of all: the loads of a warp
+// are whole rows, and what it stores is contiguous.
+__device__ __forceinline__ void StoreFullPage(const RotateAndStoreArgs& args,
+                                              int64_t first_row,
+                                              const Place& place, int pair) {
+  const auto* from = static_cast<const uint16_t*>(args.v) +
+                     first_row * args.row_stride + 2 * pair;
+  uint32_t x[kPageTokens];
+#pragma unroll
+  for (int t = 0; t < static_cast<int>(kPageTokens); ++t) {
+    x[t] = Load4(from + t * args.row_stride);
+  }
+  auto* to = reinterpret_cast<uint4*>(
+      place.page +
+      (args.pages.kv_heads * args.pages.head_dim + 2 * pair) * kPageTokens);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {  // tokens [8 (n % 2), + 8) of dim n / 2
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int t = n % 2 * 8 + 2 * i;
+      words[i] = __byte_perm(x[t], x[t + 1], n < 2 ? 0x5410 : 0x7632);
+    }
+    to[n] = {words[0], words[1], words[2], words[3]};
+  }
+}
+
+template <bool kVectors>
+__global__ void __launch_bounds__(kThreads)
+    TileKernel(RotateAndStoreArgs args, HeadShape shape) {
+  __shared__ TileRows rows;
+  __shared__ float2 angles[kTileRows][kMaxHeadDim / 2];  // (cos, sin)
+  EnterKernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t first = int64_t{blockIdx.x} * kTileRows;
+  if (thread < 3 * kTileRows) {
+    const int64_t row = first - kTileRows + thread;
+    const bool is_row = row >= 0 && row < args.rows;
+    rows.sequence[thread] = is_row ? LoadInt(args.row_sequence + row) : -1;
+    rows.position[thread] = is_row ? LoadInt(args.positions + row) : 0;
   }
   __syncthreads();
-  const int tasks = static_cast<int>(args.q_heads + 2 * args.pages.kv_heads);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  for (int task = static_cast<int>(blockIdx.y) * kWarps + warp; task < tasks;
-       task += static_cast<int>(gridDim.y) * kWarps) {
-    OneHead<kWidth>(args, shape, row, task, place, angles);
+  for (int i = thread; i < kTileRows * shape.half; i += kThreads) {
+    const int row = i / shape.half;
+    if (rows.sequence[kTileRows + row] < 0) continue;
+    angles[row][i % shape.half] =
+        AngleOf(args, rows.position[kTileRows + row], i % shape.half);
   }
+  __syncthreads();
+  const uint64_t full = FullPages(rows);
+  const int step = static_cast<int>(gridDim.y) * kThreads;
+  const int begin = static_cast<int>(blockIdx.y) * kThreads + thread;
+  const auto place_of = [&](int row) {
+    return PlaceOf(args.pages, rows.sequence[kTileRows + row],
+                   rows.position[kTileRows + row]);
+  };
+  for (int i = begin; i < kTileRows * shape.rotate; i += step) {
+    const int row = i / shape.rotate;
+    if (rows.sequence[kTileRows + row] < 0) continue;
+    const Task task =
+        LoadTask<kVectors>(args, shape, first + row, i % shape.rotate);
+    const Place place = task.kv_head < 0 ? Place{} : place_of(row);
+    RotateTask<kVectors>(args, shape, task, place, angles[row]);
+  }
+  const auto started = static_cast<uint32_t>(full >> kTileRows) & 0xffffu;
+  if (started != 0) {
+    const int row = __ffs(static_cast<int>(started)) - 1;
+    const Place place = place_of(row);
+    const auto pairs =
+        static_cast<int>(args.pages.kv_heads * args.pages.head_dim / 2);
+    for (int i = begin; i < pairs; i += step) {
+      StoreFullPage(args, first + row, place, i);
+    }
+  }
+  const int chunks = shape.tasks - shape.rotate;
+  for (int i = begin; i < kTileRows * chunks; i += step) {
+    const int row = i / chunks;
+    // Bits of the rows where a page would begin that this one is in.
+    const bool is_full = (full >> (row + 1) & 0xffffu) != 0;
+    if (is_full || rows.sequence[kTileRows + row] < 0) continue;
+    const Task task =
+        LoadTask<kVectors>(args, shape, first + row, shape.rotate + i % chunks);
+    StoreValues(args.pages, task, place_of(row));
+  }
+}
+
+// Whether whole vectors suit the chunks of every head.
+bool SuitsVectors(const RotateAndStoreArgs& args) {
+  return args.num_freqs % kChunk == 0 && args.pages.head_dim % kChunk == 0 &&
+         args.row_stride % kChunk == 0 && IsAligned(args.q, 16) &&
+         IsAligned(args.k, 16) && IsAligned(args.v, 16) &&
+         IsAligned(args.q_norm, 16) && IsAligned(args.k_norm, 16);
 }
 
 }  // namespace
@@ -214,18 +364,20 @@ cudaError_t RotateAndStore(const RotateAndStoreArgs& args,
       !IsAligned(args.q, 4) || !IsAligned(args.k, 4) || !IsAligned(args.v, 4)) {
     return cudaErrorInvalidValue;
   }
+  const HeadShape shape = ShapeOf(args);
+  if (shape.used > kWarp) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const int width = args.num_freqs % 2 == 0 ? 2 : 1;
-  const HeadShape shape = {
-      .pairs = static_cast<int>(args.num_freqs) / width,
-      .singles = static_cast<int>(head_dim - 2 * args.num_freqs) / width,
-      .half = static_cast<int>(args.num_freqs)};
-  const int64_t tasks = args.q_heads + 2 * args.pages.kv_heads;
-  const dim3 grid(Blocks(args.rows),
-                  args.rows <= kFewRows ? Blocks(CeilDiv(tasks, kWarps)) : 1u);
-  return Launch(
-      width == 2 ? &RotateAndStoreKernel<2> : &RotateAndStoreKernel<1>, grid,
-      kThreads, 0, stream, args, shape);
+  const bool vectors = SuitsVectors(args);
+  if (args.rows <= kFewRows) {
+    const dim3 grid(Blocks(args.rows), Blocks(CeilDiv(shape.tasks, kThreads)));
+    return Launch(vectors ? &RowKernel<true> : &RowKernel<false>, grid,
+                  kThreads, 0, stream, args, shape);
+  }
+  const int64_t tiles = CeilDiv(args.rows, kTileRows);
+  const int64_t parts = std::clamp<int64_t>(kTileBlocks / tiles, 1, 8);
+  return Launch(vectors ? &TileKernel<true> : &TileKernel<false>,
+                dim3(Blocks(tiles), Blocks(parts)), kThreads, 0, stream, args,
+                shape);
 }
 
 }  // namespace baton::cuda

@@ -37,8 +37,9 @@ struct RotateAndStoreArgs {
 };
 
 // The bits of a row depend on that row alone. Zero rows submit nothing.
-// invalidValue: head_dim odd or above kMaxHeadDim, 2 * num_freqs > head_dim, a
-// pointer or stride that is not aligned.
+// invalidValue: head_dim odd or above kMaxHeadDim, 2 * num_freqs > head_dim, 1
+// to 3 frequencies where head_dim > 248, a pointer or stride that is not
+// aligned.
 [[nodiscard]] cudaError_t RotateAndStore(const RotateAndStoreArgs& args,
                                          cudaStream_t stream);
 

@@ -11,6 +11,7 @@ struct RotateCase {
   bool has_norm;
   int rows;
   float amplitude;
+  int pad;  // of a row; a multiple of 8 suits vectors
 };
 
 // The reference for one head vector, and its tolerance.
@@ -51,10 +52,10 @@ inline void RotateHead(const RotateCase& c, const Bf16* x,
 }
 
 inline void CheckRotateCase(const RotateCase& c) {
-  const std::string what =
-      Name("rotate heads %d/%d dim %d freqs %d norm %d rows %d", c.q_heads,
-           c.kv_heads, c.head_dim, c.num_freqs, c.has_norm ? 1 : 0, c.rows);
-  const int64_t stride = (c.q_heads + 2 * c.kv_heads) * c.head_dim + 2;
+  const std::string what = Name(
+      "rotate heads %d/%d dim %d freqs %d norm %d rows %d pad %d", c.q_heads,
+      c.kv_heads, c.head_dim, c.num_freqs, c.has_norm ? 1 : 0, c.rows, c.pad);
+  const int64_t stride = (c.q_heads + 2 * c.kv_heads) * c.head_dim + c.pad;
   // Sequence 0: a chunk of rows; others: one row each, far apart; one skipped.
   std::vector<int32_t> positions(c.rows);
   std::vector<int32_t> sequence(c.rows);
@@ -148,30 +149,35 @@ inline void CheckRotateCase(const RotateCase& c) {
   Expect(values_kept, what + " values and padding kept");
   Expect(want_pool == stored, what + " pages");
 
-  // The first row alone: the same bits, though its heads are dealt out anew.
-  const Device<Bf16> one(std::vector<Bf16>(qkv.begin(), qkv.begin() + stride));
-  args.q = one.data();
-  args.k = one.data() + c.q_heads * c.head_dim;
-  args.v = one.data() + (c.q_heads + c.kv_heads) * c.head_dim;
+  // The first row alone, where vectors do not suit it: the same bits, though
+  // its heads are dealt out anew.
+  std::vector<Bf16> first = {0, 0};
+  first.insert(first.end(), qkv.begin(), qkv.begin() + stride);
+  const Device<Bf16> one(first);
+  args.q = one.data() + 2;
+  args.k = one.data() + 2 + c.q_heads * c.head_dim;
+  args.v = one.data() + 2 + (c.q_heads + c.kv_heads) * c.head_dim;
   args.rows = 1;
   CUDA_OK(cuda::RotateAndStore(args, nullptr));
-  Expect(SameBits(one.Download(), 0, got, 0, stride), what + " alone");
+  Expect(SameBits(one.Download(), 2, got, 0, stride), what + " alone");
   args.rows = 0;
   CUDA_OK(cuda::RotateAndStore(args, nullptr));
 }
 
 inline void CheckRotate() {
   for (const int rows : {1, 9, 64, 200}) {
-    CheckRotateCase({4, 2, 128, 64, false, rows, 1.0f});
-    CheckRotateCase({6, 2, 64, 32, true, rows, 1.0f});
-    CheckRotateCase({5, 1, 80, 16, true, rows, 1.25f});
-    CheckRotateCase({3, 1, 48, 24, false, rows, 0.8f});
-    CheckRotateCase({8, 1, 256, 128, true, rows, 1.0f});
-    CheckRotateCase({2, 2, 10, 3, true, rows, 1.0f});
-    CheckRotateCase({2, 1, 6, 3, false, rows, 1.0f});
-    CheckRotateCase({4, 4, 128, 0, true, rows, 1.0f});
-    CheckRotateCase({4, 4, 256, 0, false, rows, 1.0f});
-    CheckRotateCase({4, 4, 256, 63, true, rows, 1.0f});
+    for (const int pad : {2, 8}) {
+      CheckRotateCase({4, 2, 128, 64, false, rows, 1.0f, pad});
+      CheckRotateCase({6, 2, 64, 32, true, rows, 1.0f, pad});
+      CheckRotateCase({5, 1, 80, 16, true, rows, 1.25f, pad});
+      CheckRotateCase({3, 1, 48, 24, false, rows, 0.8f, pad});
+      CheckRotateCase({8, 1, 256, 128, true, rows, 1.0f, pad});
+      CheckRotateCase({2, 2, 10, 3, true, rows, 1.0f, pad});
+      CheckRotateCase({2, 1, 6, 3, false, rows, 1.0f, pad});
+      CheckRotateCase({4, 4, 128, 0, true, rows, 1.0f, pad});
+      CheckRotateCase({4, 4, 256, 0, false, rows, 1.0f, pad});
+      CheckRotateCase({4, 4, 256, 63, true, rows, 1.0f, pad});
+    }
   }
 }
 
