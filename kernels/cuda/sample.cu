@@ -3,6 +3,7 @@
 // the digest of their chunk; then a block a row puts these together and, unless
 // the row is greedy, goes over it again (it is in L2 by then).
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/sample_filter.cuh"
 #include "kernels/cuda/sample_row.cuh"
@@ -15,6 +16,7 @@ constexpr int kChunkLoads = 8;  // of 4 logits, per thread
 constexpr int kChunk = kChunkThreads * kChunkLoads * 4;
 constexpr uint64_t kDigestStart = 0xcbf29ce484222325u;
 constexpr int64_t kMaxRows = 65535;
+constexpr float kLog2E = 1.44269504f;
 
 // What one chunk of a row comes to.
 struct ChunkResult {
@@ -65,6 +67,7 @@ __global__ void __launch_bounds__(kChunkThreads) ChunkKernel(SampleWork work) {
   __shared__ uint64_t ranks[kChunkThreads / kWarp];
   __shared__ uint64_t digests[kChunkThreads / kWarp];
   __shared__ float sums[kChunkThreads / kWarp];
+  __shared__ float maxima[kChunkThreads / kWarp];
   EnterKernel();
   const int64_t row = blockIdx.y;
   const float* logits = work.logits + row * work.stride;
@@ -81,26 +84,29 @@ __global__ void __launch_bounds__(kChunkThreads) ChunkKernel(SampleWork work) {
     x[i][3] = four.w;
   }
   const bool has_digest = HowInt(work.how[row].digest) != 0;
+  // A NaN is passed over by fmaxf, here and below.
+  float largest = -kInfinity;
+#pragma unroll
+  for (int i = 0; i < kChunkLoads; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) largest = fmaxf(largest, x[i][j]);
+  }
+  largest = BlockMax(largest, maxima);
+  const bool is_finite = fabsf(largest) < kInfinity;
+  float sum = 0;
   uint64_t best = 0;
 #pragma unroll
   for (int i = 0; i < kChunkLoads; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      const float weight = Exp2((x[i][j] - largest) * kLog2E);
+      sum += x[i][j] == largest ? 1.0f : fmaxf(weight, 0.0f);
+      if (is_finite && x[i][j] != largest) continue;
       const uint64_t rank = RankOf(x[i][j], first + i * kChunkThreads * 4 + j);
       best = rank > best ? rank : best;
     }
   }
   best = BlockMax(best, ranks);
-  const float largest = LogitOfRank(best);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kChunkLoads; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float weight = x[i][j] == largest ? 1.0f : expf(x[i][j] - largest);
-      sum += weight > 0 ? weight : 0.0f;
-    }
-  }
   sum = BlockSum(sum, sums);
   uint64_t digest = 0;
   if (has_digest) {

@@ -3,8 +3,8 @@
 //
 // The usual case: a histogram of the logits below the largest tells how many of
 // the best bins are needed; these few tokens are listed and sorted. Where they
-// are too many (a flat row), a border is searched bit by bit over the ranks, a
-// pass over the row each. Both give the same tokens.
+// are too many (a flat row), a border is searched over the bits of the ranks, a
+// pass over the row for three. Both give the same tokens.
 #pragma once
 
 #include "kernels/cuda/sample_row.cuh"
@@ -169,25 +169,65 @@ __device__ inline int DrawListed(const WeighedRow& row, int kept, double u,
   return static_cast<int>(~static_cast<uint32_t>(shared.ranks[at] >> 32));
 }
 
+// The sums over the block of each of a thread's seven. Ends with a barrier.
+__device__ inline void SumSeven(uint64_t (&sums)[7], SampleShared& shared) {
+  static_assert(kSampleWarps == kWarp);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  uint64_t* parts = shared.sums;                // [7][warps]
+  uint64_t* totals = parts + 7 * kSampleWarps;  // [7]
+#pragma unroll
+  for (int i = 0; i < 7; ++i) {
+    const uint64_t sum = WarpSum(sums[i]);
+    if (lane == 0) parts[i * kSampleWarps + warp] = sum;
+  }
+  __syncthreads();
+  if (warp < 7) {
+    const uint64_t sum = WarpSum(parts[warp * kSampleWarps + lane]);
+    if (lane == 0) totals[warp] = sum;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 7; ++i) sums[i] = totals[i];
+}
+
 // The largest rank such that measure(rank of it and better ones) adds up to at
-// least `goal`, which the whole row reaches.
+// least `goal`, which the whole row reaches. Three bits of it a pass, over the
+// ranks that share the bits above with it. Overwrites shared.sums.
 template <typename Measure>
 __device__ inline uint64_t FindBorder(const WeighedRow& row, uint64_t goal,
                                       SampleShared& shared,
                                       const Measure& measure) {
-  constexpr uint64_t kIdBits = 18;  // above them every ~id has ones
+  constexpr int kIdBits = 18;  // above them every ~id has ones
   uint64_t border = 0;
-  for (int bit = 63; bit >= 0; --bit) {
-    const uint64_t candidate = border | uint64_t{1} << bit;
-    if (bit < 32 && bit >= static_cast<int>(kIdBits)) {
-      border = candidate;
+  uint64_t better = 0;  // what ranks with better bits above add up to
+  for (int shift = 61; shift >= 0; shift -= 3) {
+    if (shift < 31 && shift >= kIdBits) {
+      border |= (uint64_t{1} << 31) - (uint64_t{1} << kIdBits);
+      shift = kIdBits;
       continue;
     }
-    const uint64_t sum = SumStrips(row, shared, [&](float x, int id) {
-      return RankOf(x, id) >= candidate ? measure(x, id) : uint64_t{0};
-    });
-    __syncthreads();
-    if (sum >= goal) border = candidate;
+    uint64_t sums[7] = {};  // of ranks whose three bits are above i
+    ForLogits(row, static_cast<int>(threadIdx.x), row.vocab, kSampleThreads,
+              [&](float x, int id) {
+                const uint64_t rank = RankOf(x, id);
+                if (((rank ^ border) >> shift >> 3) != 0) return;
+                const auto bits = static_cast<int>(rank >> shift & 7);
+                const uint64_t value = measure(x, id);
+#pragma unroll
+                for (int i = 0; i < 7; ++i) sums[i] += bits > i ? value : 0;
+              });
+    SumSeven(sums, shared);
+    uint64_t digit = 0;
+    uint64_t passed = sums[0];  // of bits above `digit`
+#pragma unroll
+    for (int i = 0; i < 7; ++i) {
+      if (better + sums[i] < goal) break;
+      digit = static_cast<uint64_t>(i) + 1;
+      passed = i < 6 ? sums[i < 6 ? i + 1 : i] : 0;
+    }
+    border |= digit << shift;
+    better += passed;
   }
   return border;
 }

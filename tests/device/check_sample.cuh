@@ -162,13 +162,13 @@ inline std::vector<cuda::SampleRow> SampleRequests() {
     rows.push_back(how);
   };
   add(0, 0, 1, 0, 0);
-  add(0, 0, 1, 0, 20);
+  add(0, 0, 1, 0, cuda::kMaxTopLogprobs);
   add(0, 50, 0.5f, 0.1f, 1);
   add(1, 0, 1, 0, 0);
   add(0.7f, 0, 1, 0, 5);
   add(1.5f, 0, 1, 0, 0);
   add(1, 1, 1, 0, 0);
-  add(1, 40, 1, 0, 20);
+  add(1, 40, 1, 0, cuda::kMaxTopLogprobs);
   add(0.8f, 50, 0.9f, 0, 0);
   add(1, 0, 0.95f, 0, 3);
   add(1, 0, 0.5f, 0, 0);
@@ -179,7 +179,7 @@ inline std::vector<cuda::SampleRow> SampleRequests() {
   add(1, 5000, 0.98f, 0, 0);
   add(1, 7, 1, 1, 0);
   add(1, 0, 1e-6f, 0, 0);
-  add(3, 1 << 20, 0.999f, 0.0001f, 20);
+  add(3, 1 << 20, 0.999f, 0.0001f, cuda::kMaxTopLogprobs);
   add(1e-40f, 0, 0.9f, 0, 0);
   add(1, 0, 1, 0, 0);
   rows.back().forced = 3;
