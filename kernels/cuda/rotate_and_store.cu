@@ -235,6 +235,27 @@ struct TileRows {
   int position[3 * kTileRows];
 };
 
+// All threads: the rows around the tile, and the angles of its own.
+__device__ __forceinline__ void ReadTile(
+    const RotateAndStoreArgs& args, const HeadShape& shape, int64_t first,
+    TileRows& rows, float2 (&angles)[kTileRows][kMaxHeadDim / 2]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 3 * kTileRows) {
+    const int64_t row = first - kTileRows + thread;
+    const bool is_row = row >= 0 && row < args.rows;
+    rows.sequence[thread] = is_row ? LoadInt(args.row_sequence + row) : -1;
+    rows.position[thread] = is_row ? LoadInt(args.positions + row) : 0;
+  }
+  __syncthreads();
+  for (int i = thread; i < kTileRows * shape.half; i += kThreads) {
+    const int row = i / shape.half;
+    if (rows.sequence[kTileRows + row] < 0) continue;
+    angles[row][i % shape.half] =
+        AngleOf(args, rows.position[kTileRows + row], i % shape.half);
+  }
+  __syncthreads();
+}
+
 // Bit i: from row first - 16 + i on, sixteen rows of a sequence fill a page.
 __device__ __forceinline__ uint64_t FullPages(const TileRows& rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -293,25 +314,11 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TileRows rows;
   __shared__ float2 angles[kTileRows][kMaxHeadDim / 2];  // (cos, sin)
   EnterKernel();
-  const int thread = static_cast<int>(threadIdx.x);
   const int64_t first = int64_t{blockIdx.x} * kTileRows;
-  if (thread < 3 * kTileRows) {
-    const int64_t row = first - kTileRows + thread;
-    const bool is_row = row >= 0 && row < args.rows;
-    rows.sequence[thread] = is_row ? LoadInt(args.row_sequence + row) : -1;
-    rows.position[thread] = is_row ? LoadInt(args.positions + row) : 0;
-  }
-  __syncthreads();
-  for (int i = thread; i < kTileRows * shape.half; i += kThreads) {
-    const int row = i / shape.half;
-    if (rows.sequence[kTileRows + row] < 0) continue;
-    angles[row][i % shape.half] =
-        AngleOf(args, rows.position[kTileRows + row], i % shape.half);
-  }
-  __syncthreads();
+  ReadTile(args, shape, first, rows, angles);
   const uint64_t full = FullPages(rows);
   const int step = static_cast<int>(gridDim.y) * kThreads;
-  const int begin = static_cast<int>(blockIdx.y) * kThreads + thread;
+  const int begin = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   const auto place_of = [&](int row) {
     return PlaceOf(args.pages, rows.sequence[kTileRows + row],
                    rows.position[kTileRows + row]);
