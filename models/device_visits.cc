@@ -67,6 +67,21 @@ std::vector<RowRun> RunsOf(const AttentionBatch& batch) {
   return runs;
 }
 
+// A visit as profilers show it.
+class Range {
+ public:
+  Range(Stream& stream, const UnrolledRange& layers) : stream_(stream) {
+    stream_.PushRange(
+        fmt::format("visit [{},{})", layers.begin, layers.end).c_str());
+  }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  ~Range() { stream_.PopRange(); }
+
+ private:
+  Stream& stream_;
+};
+
 // Tokens seen by the generated row that sees most; 0 without one.
 int64_t Longest(const AttentionBatch& batch) {
   int64_t longest = 0;
@@ -206,6 +221,7 @@ DeviceVisits::~DeviceVisits() = default;
 StatusOr<VisitResult> DeviceVisits::Run(const VisitArgs& args,
                                         const DecoderInfo& info,
                                         const Body& body) {
+  const Range range(*parts_.stream, args.range);
   const std::optional<Shape> shape = Recordable(args, info);
   if (!shape.has_value()) return RunOnce(args, info, body);
   auto found = recorded_.find(*shape);

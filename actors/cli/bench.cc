@@ -237,6 +237,7 @@ class Bench {
     controller.scheduler.kv_pages =
         most * ((flags_.prompt + flags_.tokens) / kPageTokens + 2);
     const int64_t resident = ProcessMemory("VmRSS");
+    BATON_ASSIGN_OR_RETURN(const int64_t free, FreeGpuBytes(stages));
     const absl::Time start = absl::Now();
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<LocalStages> hosts,
                            LocalStages::Start(options));
@@ -244,10 +245,11 @@ class Bench {
         std::make_unique<ControllerHost>(std::move(controller), hosts.get());
     BATON_RETURN_IF_ERROR(host->WaitUntilServing(absl::Minutes(30)));
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    BATON_ASSIGN_OR_RETURN(const int64_t left, FreeGpuBytes(stages));
     // One warm-up, which also touches the KV pool.
     BATON_RETURN_IF_ERROR(
         Measure(host->ref(), flags_, model_.info.vocab, most).status());
-    ReportLoad(stages, seconds, resident, *host);
+    ReportLoad(stages, seconds, resident, free - left, *host);
     for (int batch : flags_.batches) {
       Contestant& c = contestants_.emplace_back();
       c.stages = stages;
@@ -260,8 +262,22 @@ class Bench {
     return OkStatus();
   }
 
+  // On the GPUs of so many stages, together; 0 without any.
+  StatusOr<int64_t> FreeGpuBytes(int stages) const {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < flags_.devices.size(); ++i) {
+      const std::string& name = flags_.devices[i];
+      if (i >= static_cast<size_t>(stages) || name == "cpu") continue;
+      BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
+                             OpenDevice(name, 1));
+      BATON_ASSIGN_OR_RETURN(const int64_t free, device->FreeBytes());
+      bytes += free;
+    }
+    return bytes;
+  }
+
   void ReportLoad(int stages, double seconds, int64_t resident,
-                  ControllerHost& host) {
+                  int64_t gpu_bytes, ControllerHost& host) {
     const ControllerStatus status = host.GetStatusNow();
     StageBytes total;
     for (const StageBytes& stage :
@@ -281,7 +297,14 @@ class Bench {
         static_cast<double>(total.weights) / 1e9 / seconds,
         HumanBytes(total.kv).c_str(), HumanBytes(peak).c_str(),
         static_cast<double>(peak) / allowed);
+    if (gpu_bytes > 0) {
+      std::printf("%d stage(s): %s taken on GPUs, %.3f of weights + KV\n",
+                  stages, HumanBytes(gpu_bytes).c_str(),
+                  static_cast<double>(gpu_bytes) /
+                      static_cast<double>(total.weights + total.kv));
+    }
     load_.push_back({{"stages", stages},
+                     {"gpu_bytes", gpu_bytes},
                      {"weight_bytes", total.weights},
                      {"kv_bytes", total.kv},
                      {"load_seconds", seconds},

@@ -2,6 +2,7 @@
 // `baton serve`: the controller with its gRPC front. Stages live in this
 // process, or join from others where a config names them.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "actors/grpc/vllm_service.h"
 #include "actors/local_pipeline.h"
 #include "actors/serve_plan.h"
+#include "kernels/devices/devices.h"
 #include "runtime/base/log.h"
 #include "runtime/base/metrics.h"
 
@@ -52,6 +54,16 @@ StatusOr<ServeConfig> ConfigOf(const Flags& flags) {
     BATON_ASSIGN_OR_RETURN(config, ReadServeConfig(flags.config));
   } else {
     config.stages = NumberedStages(flags.stages);
+  }
+  const bool on_gpu = std::any_of(
+      flags.devices.begin(), flags.devices.end(), [](const std::string& name) {
+        return ParseDeviceKind(name).value_or(DeviceKind::kCpu) ==
+               DeviceKind::kCuda;
+      });
+  if (flags.config.empty() && on_gpu) {
+    // Enough rows that matrix products are not bound by memory.
+    config.prefill_chunk = 2048;
+    config.max_step_tokens = 4096;
   }
   if (!flags.checkpoint.empty()) config.checkpoint = flags.checkpoint;
   Override(config.listen, flags.listen);

@@ -2,6 +2,7 @@
 #include "runtime/tensor/cuda_device.h"
 
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <map>
 #include <utility>
@@ -99,6 +100,8 @@ class CudaStream : public Stream {
     BATON_CUDA(cudaStreamSynchronize(stream_));
     return OkStatus();
   }
+  void PushRange(const char* name) override { nvtxRangePushA(name); }
+  void PopRange() override { nvtxRangePop(); }
   bool CanCapture() const override { return true; }
   Status BeginCapture() override {
     BATON_RETURN_IF_ERROR(MakeCurrent(ordinal_));

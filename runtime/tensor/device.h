@@ -101,6 +101,10 @@ class Stream {
   // Waits for all submitted work. Internal: the device failed.
   virtual Status Synchronize() = 0;
 
+  // Names what this thread submits until the matching PopRange, for profilers.
+  virtual void PushRange(const char* name) {}
+  virtual void PopRange() {}
+
   // Whether work can be recorded. Between BeginCapture and EndCapture what is
   // submitted is recorded and does not run; nothing may wait meanwhile.
   [[nodiscard]] virtual bool CanCapture() const { return false; }

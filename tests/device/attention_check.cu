@@ -14,6 +14,26 @@
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
 
+// Every kernel on few shapes, for compute-sanitizer.
+void CheckFew() {
+  using namespace baton::check;
+  for (const int64_t hidden : {100, 4096}) {
+    CheckNorms(3, hidden, 8);
+    CheckActivations(3, hidden, 8);
+    CheckLookUp(3, hidden, 8);
+  }
+  for (const int rows : {9, 200}) {
+    CheckRotateCase({4, 2, 128, 64, true, rows, 1.0f, 8});
+    CheckRotateCase({3, 1, 48, 24, false, rows, 0.8f, 2});
+  }
+  for (const int64_t head_dim : {64, 128, 256, 48}) {
+    CheckDecodeCase(head_dim, 4, 1);
+    CheckPromptCase(head_dim, 4, 1, false);
+  }
+  CheckSampleCase(Logits::kPeaked, 1003, 1003);
+  CheckSampleCase(Logits::kFlat, 8192, 8196);
+}
+
 int main(int argc, char** argv) {
   using Clock = std::chrono::steady_clock;
   // Else the first launch of a kernel, inside a capture, would load it.
@@ -37,6 +57,7 @@ int main(int argc, char** argv) {
                 baton::check::TheResults().checks);
     std::fflush(stdout);
   };
+  if (filter == "sanitize") CheckFew();
   run("rows", &baton::check::CheckRows);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);

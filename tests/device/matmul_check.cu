@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks and measures the matrix products of kernels/cuda on a device.
 //   matmul_check [check|bench|lt]...   (all of them without arguments)
+//   matmul_check sanitize              (few shapes, for compute-sanitizer)
 // Exits with 1 if a check failed, with 2 if the device did.
 #include <chrono>
 #include <cstring>
@@ -41,6 +42,9 @@ int main(int argc, char** argv) {
   std::printf("%s, %d multiprocessors, cuBLASLt and CUDA %d\n", properties.name,
               properties.multiProcessorCount, CUDART_VERSION);
   int failures = 0;
+  if (argc > 1 && asked("sanitize")) {
+    failures += Timed("skinny, few", baton::test::CheckSkinnyFew);
+  }
   if (asked("check")) failures += Timed("skinny", baton::test::CheckSkinny);
   if (asked("lt")) failures += Timed("lt", baton::test::CheckLt);
   if (asked("lt")) Timed("lt bench", baton::test::BenchLt);

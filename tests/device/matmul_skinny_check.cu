@@ -227,6 +227,16 @@ int CheckShape(int64_t n, int64_t k, cudaStream_t stream) {
 
 }  // namespace
 
+int CheckSkinnyFew() {
+  cudaStream_t stream = nullptr;
+  CHECK_CUDA(cudaStreamCreate(&stream));
+  int failures = CheckShape(100, 13, stream);  // the plain kernel
+  for (const int64_t n : {17, 200}) failures += CheckShape(n, 328, stream);
+  for (const int64_t m : {11, 64}) failures += CheckActivations(m, stream);
+  CHECK_CUDA(cudaStreamDestroy(stream));
+  return failures;
+}
+
 int CheckSkinny() {
   cudaStream_t stream = nullptr;
   CHECK_CUDA(cudaStreamCreate(&stream));
