@@ -117,9 +117,8 @@ inline void BenchDecode(const Device<char>& memory, double read_rate,
       const int64_t width = q_heads * head_dim;
       const Device<Bf16> q(RandomBf16(rows * width, 5));
       const Device<Bf16> out(rows * width);
-      const int64_t max_spans = context / 512;
-      const Device<char> scratch(cuda::DecodeScratchBytes(
-          rows, q_heads, kv_heads, head_dim, max_spans));
+      const Device<char> scratch(
+          cuda::DecodeScratchBytes(rows, q_heads, kv_heads, head_dim, context));
       Device<int32_t> counters(cuda::DecodeCounters(rows, q_heads, kv_heads));
       counters.Zero();
       const double us = TimeEach(32, [&](int i, cudaStream_t stream) {
@@ -135,7 +134,7 @@ inline void BenchDecode(const Device<char>& memory, double read_rate,
              {memory.data() + i % layers * bytes, page_bytes, dtable.data(),
               row_pages, kv_heads, head_dim},
              0.088f,
-             max_spans,
+             context,
              scratch.data(),
              counters.data()},
             stream));
