@@ -45,10 +45,11 @@ Status Generated(const PagedAttention::Args& args, const RowRun& run,
   Context& context = Context::Of(stream);
   const int64_t heads = args.q.dim(1);
   const int64_t head_dim = args.q.dim(2);
+  const int64_t spans = (batch.longest + kDecodeSpan - 1) / kDecodeSpan;
   BATON_ASSIGN_OR_RETURN(
       void* const scratch,
       context.Workspace(DecodeScratchBytes(run.rows, heads, args.pages.kv_heads,
-                                           head_dim, batch.longest)));
+                                           head_dim, spans)));
   BATON_ASSIGN_OR_RETURN(
       int32_t* const counters,
       context.Counters(DecodeCounters(run.rows, heads, args.pages.kv_heads)));
@@ -65,7 +66,7 @@ Status Generated(const PagedAttention::Args& args, const RowRun& run,
                        .row_sequence = batch.row_sequence + run.first,
                        .pages = PagesOf(args.pages, batch),
                        .scale = args.scale,
-                       .max_tokens = batch.longest,
+                       .max_spans = spans,
                        .scratch = scratch,
                        .counters = counters},
                       context.stream()),

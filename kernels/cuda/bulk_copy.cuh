@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Barriers in shared memory that the copy engine completes (sm_90 and later).
+// A ring of stages in shared memory that one warp fills with bulk copies and
+// reads itself. Before sm_90 the copies are plain loads.
 #pragma once
 
 #include <cstdint>
@@ -8,33 +9,53 @@
 
 namespace baton::cuda {
 
-// A barrier of one arrival; with announced bytes, these complete it too.
-__device__ __forceinline__ void BarrierInit(uint64_t* barrier) {
+// A barrier that one arrival and the announced bytes complete.
+__device__ __forceinline__ void StageInit(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
   asm volatile(
       "mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(SharedOffset(barrier))
       : "memory");
+#endif
 }
 // Makes initialised barriers visible to the copy engine.
-__device__ __forceinline__ void BarrierInitFence() {
+__device__ __forceinline__ void StageInitFence() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
-__device__ __forceinline__ void BarrierArrive(uint64_t* barrier) {
+// All lanes: starts the copy of two blocks of `bytes` (a multiple of 16) to
+// `to` and `to + bytes`.
+__device__ __forceinline__ void StageFill(uint64_t* barrier, char* to,
+                                          const char* first, const char* second,
+                                          int bytes) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#if __CUDA_ARCH__ >= 900
+  if (lane != 0) return;
+  const uint32_t at = SharedOffset(barrier);
   asm volatile(
-      "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedOffset(barrier))
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at),
+      "r"(2 * bytes)
       : "memory");
+  const char* from[2] = {first, second};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1], %2, [%3];" ::"r"(SharedOffset(to + i * bytes)),
+        "l"(from[i]), "r"(bytes), "r"(at)
+        : "memory");
+  }
+#else
+  for (int i = lane * 16; i < bytes; i += kWarp * 16) {
+    *reinterpret_cast<uint4*>(to + i) = Load16(first + i);
+    *reinterpret_cast<uint4*>(to + bytes + i) = Load16(second + i);
+  }
+#endif
 }
-// Arrives, and announces `bytes` of copies.
-__device__ __forceinline__ void BarrierAnnounce(uint64_t* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   SharedOffset(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-// Waits for completion number `completion` (0, 1, ...). Only its parity is
-// looked at, so that the one before must be over, and no later one may be.
-__device__ __forceinline__ void BarrierAwait(uint64_t* barrier,
-                                             int completion) {
+// All lanes: waits for the fill number `fill` (0, 1, ...) of this stage.
+__device__ __forceinline__ void StageAwait(uint64_t* barrier, int fill) {
+#if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -42,18 +63,10 @@ __device__ __forceinline__ void BarrierAwait(uint64_t* barrier,
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(SharedOffset(barrier)),
-      "r"(completion & 1)
+      "r"(fill & 1)
       : "memory");
-}
-// One thread: starts the copy of `bytes` (a multiple of 16), announced to the
-// barrier, to shared memory.
-__device__ __forceinline__ void CopyBulk(char* to, const char* from, int bytes,
-                                         uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(SharedOffset(to)),
-      "l"(from), "r"(bytes), "r"(SharedOffset(barrier))
-      : "memory");
+#endif
+  __syncwarp();
 }
 
 }  // namespace baton::cuda

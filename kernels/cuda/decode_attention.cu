@@ -16,8 +16,8 @@ int64_t StoredHeads(int64_t q_heads, int64_t kv_heads) {
   return std::min<int64_t>(q_heads / kv_heads, kUnitHeads);
 }
 int64_t RowScratchFloats(int64_t q_heads, int64_t kv_heads, int64_t head_dim,
-                         int64_t max_tokens) {
-  return kv_heads * Tiles(q_heads, kv_heads) * MaxSpans(max_tokens) *
+                         int64_t max_spans) {
+  return kv_heads * Tiles(q_heads, kv_heads) * max_spans *
          ResultFloats(StoredHeads(q_heads, kv_heads), head_dim);
 }
 
@@ -44,7 +44,7 @@ DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
   const int64_t kv_heads = args.pages.kv_heads;
   const int64_t tiles = Tiles(args.q_heads, kv_heads);
   const int64_t row_floats = RowScratchFloats(
-      args.q_heads, kv_heads, args.pages.head_dim, args.max_tokens);
+      args.q_heads, kv_heads, args.pages.head_dim, args.max_spans);
   return {
       .q = static_cast<const uint16_t*>(args.q) + first * args.q_stride,
       .q_stride = args.q_stride,
@@ -59,7 +59,7 @@ DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
       .unit_tiles = static_cast<int>(tiles),
       .units = static_cast<int>(kv_heads * tiles),
       .stored_heads = static_cast<int>(StoredHeads(args.q_heads, kv_heads)),
-      .max_spans = MaxSpans(args.max_tokens),
+      .max_spans = args.max_spans,
       .scratch = static_cast<float*>(args.scratch) + first * row_floats,
       .counters = args.counters + first * kv_heads * tiles,
   };
@@ -68,8 +68,7 @@ DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
 template <int kHeadDim>
 cudaError_t LaunchDecode(const DecodeWork& work, cudaStream_t stream) {
   const int64_t items = work.rows * work.max_spans * work.units;
-  const int64_t blocks = std::min<int64_t>(
-      items, int64_t{Multiprocessors()} * DecodeShape<kHeadDim>::kBlocks);
+  const int64_t blocks = std::min<int64_t>(items, Multiprocessors());
   return Launch(&DecodeKernel<kHeadDim>, dim3(Blocks(blocks)),
                 DecodeShape<kHeadDim>::kThreads, sizeof(DecodeShared<kHeadDim>),
                 stream, work);
@@ -115,8 +114,8 @@ bool SuitsTensorCores(const DecodeAttentionArgs& args) {
 }  // namespace
 
 int64_t DecodeScratchBytes(int64_t rows, int64_t q_heads, int64_t kv_heads,
-                           int64_t head_dim, int64_t max_tokens) {
-  return rows * RowScratchFloats(q_heads, kv_heads, head_dim, max_tokens) *
+                           int64_t head_dim, int64_t max_spans) {
+  return rows * RowScratchFloats(q_heads, kv_heads, head_dim, max_spans) *
          static_cast<int64_t>(sizeof(float));
 }
 
@@ -129,7 +128,7 @@ cudaError_t DecodeAttention(const DecodeAttentionArgs& args,
   const int64_t head_dim = args.pages.head_dim;
   if (head_dim <= 0 || head_dim % 2 != 0 || head_dim > kPlainMaxHeadDim ||
       args.pages.kv_heads <= 0 || args.q_heads % args.pages.kv_heads != 0 ||
-      args.max_tokens <= 0) {
+      args.max_spans <= 0) {
     return cudaErrorInvalidValue;
   }
   const bool tensor = SuitsTensorCores(args);

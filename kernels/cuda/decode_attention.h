@@ -2,12 +2,11 @@
 // Attention of generated tokens: each row is one query token, and sees the keys
 // of positions [0, its own] of its sequence, which are in the pages already.
 //
-// Keys are visited in spans from position 0, of a size that the position alone
-// decides. Inside a span its pages are dealt to warps in a fixed way; warps,
-// then spans, are combined in order. fp32 scores, softmax and sums; weights are
-// rounded to bf16 for the product with the values. The bits of a row depend on
-// its query and its sequence alone: not on the other rows, on max_tokens or on
-// the device.
+// Keys are visited in spans of kDecodeSpan tokens from position 0. Inside a
+// span its pages are dealt to warps in a fixed way; warps, then spans, are
+// combined in order. fp32 scores, softmax and sums; weights are rounded to bf16
+// for the product with the values. The bits of a row depend on its query and
+// its sequence alone: not on the other rows, on max_spans or on the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,6 +16,8 @@
 #include "kernels/cuda/kv_pages.h"
 
 namespace baton::cuda {
+
+inline constexpr int64_t kDecodeSpan = 512;  // tokens
 
 struct DecodeAttentionArgs {
   const void* q;  // bf16 [rows, q_heads, head_dim]
@@ -28,16 +29,16 @@ struct DecodeAttentionArgs {
   const int32_t* row_sequence;  // [rows], device; below zero: skip the row
   KvPages pages;
   float scale;
-  // Every position is below it. The grid and the scratch depend on it, so that
-  // a graph may be replayed for any positions.
-  int64_t max_tokens;
+  // No row has more spans: position < max_spans * kDecodeSpan. The grid and the
+  // scratch depend on it, so that a graph may be replayed for any positions.
+  int64_t max_spans;
   void* scratch;      // DecodeScratchBytes(), 16-byte aligned
   int32_t* counters;  // [DecodeCounters()], zero; left zero
 };
 
 [[nodiscard]] int64_t DecodeScratchBytes(int64_t rows, int64_t q_heads,
                                          int64_t kv_heads, int64_t head_dim,
-                                         int64_t max_tokens);
+                                         int64_t max_spans);
 [[nodiscard]] int64_t DecodeCounters(int64_t rows, int64_t q_heads,
                                      int64_t kv_heads);
 

@@ -1,111 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensor-core kernel of generated tokens.
 //
-// Blocks walk over work items: (row, span, unit), where a unit is up to 8 query
-// heads of one KV head. One warp of a block only fetches: it keeps a ring of
-// stages on their way, across items. The others, the visitors, take the stages
-// of an item in turn. Scores are computed transposed, [16 tokens of a page, 8
-// heads], and so is the output, [dims, 8 heads], so that the 8 columns of the
-// instruction are heads and no row of it is idle.
+// One block per multiprocessor walks over work items: (row, span, unit), where
+// a unit is up to 8 query heads of one KV head. Scores are computed transposed,
+// [16 tokens of a page, 8 heads], and so is the output, [dims, 8 heads], so
+// that the 8 columns of the instruction are heads and no row of it is idle.
+// Each warp has its own ring of pages, which runs ahead into the next items.
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/decode_combine.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace baton::cuda {
 
-// Blocks of a multiprocessor overlap each other's merges. Together they have
-// 128 KB or more of stages.
-template <int kHeadDim>
-struct DecodeShape {
-  static constexpr int kThreads = kVisitors + kWarp;
-  static constexpr int kBlocks = kHeadDim == 64 ? 3 : 2;  // of a multiprocessor
-  // Pages of a stage, which one softmax step takes.
-  static constexpr int kStagePages = kHeadDim == 256 ? 1 : 2;
-  static constexpr int kStageTokens = kStagePages * kPage;
-  static constexpr int kStages = kHeadDim == 64 ? 7 : kHeadDim == 128 ? 5 : 4;
-  static constexpr int kBlockBytes = 2 * kPage * kHeadDim;  // of keys or values
-  static constexpr int kPageBytes = 2 * kBlockBytes;
+// Where an item's keys are.
+struct DecodeItem {
+  int row, unit, span;
+  int tokens;  // of the span, 1 to kDecodeSpan
+  int spans;   // of the row
 };
 
-template <int kHeadDim>
-struct DecodeShared {
-  using Shape = DecodeShape<kHeadDim>;
-  char ring[Shape::kStages][Shape::kStagePages][Shape::kPageBytes];
-  uint64_t filled[Shape::kStages];
-  uint64_t emptied[Shape::kStages];
-  DecodeMerge<kHeadDim> merge;
-  DecodeRows rows;
-};
-
-template <int kHeadDim>
-__device__ __forceinline__ int StagesOf(const DecodeItem& item) {
-  constexpr int kTokens = DecodeShape<kHeadDim>::kStageTokens;
-  return (item.tokens + kTokens - 1) / kTokens;
-}
-
-// ---- Fetching --------------------------------------------------------------
-
-// All lanes of the fetching warp: one item. `fills` counts stages.
-template <int kHeadDim>
-__device__ __forceinline__ void FetchItem(const DecodeWork& work,
-                                          const DecodeItem& item, int& fills,
-                                          DecodeShared<kHeadDim>& block) {
-  using Shape = DecodeShape<kHeadDim>;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int pages = (item.tokens + kPage - 1) / kPage;
-  const int64_t kv_head = item.unit / work.unit_tiles;
-  const char* pool =
-      static_cast<const char*>(work.pages.pool) + kv_head * Shape::kBlockBytes;
-  const int64_t values_at = work.pages.kv_heads * Shape::kBlockBytes;
-  const int32_t* table =
-      work.pages.page_table +
-      block.rows.sequence[item.row] * work.pages.page_stride +
-      item.first / kPage;
-  for (int first = 0; first < pages; first += kWarp) {
-    const int count = min(kWarp, pages - first);
-    const int own = lane < count ? LoadInt(table + first + lane) : 0;
-#pragma unroll 1
-    for (int at = 0; at < count; at += Shape::kStagePages, ++fills) {
-      const int stage = fills % Shape::kStages;
-      const int turn = fills / Shape::kStages;
-      if (turn > 0) BarrierAwait(&block.emptied[stage], turn - 1);
-      const int here = min(Shape::kStagePages, count - at);
-      uint64_t* filled = &block.filled[stage];
-      if (lane == 0) BarrierAnnounce(filled, here * Shape::kPageBytes);
-      for (int i = 0; i < here; ++i) {
-        const int64_t id = __shfl_sync(kAllLanes, own, at + i);
-        if (lane != 0) continue;
-        const char* keys = pool + id * work.pages.page_bytes;
-        char* to = block.ring[stage][i];
-        CopyBulk(to, keys, Shape::kBlockBytes, filled);
-        CopyBulk(to + Shape::kBlockBytes, keys + values_at, Shape::kBlockBytes,
-                 filled);
-      }
+__device__ __forceinline__ DecodeItem FindItem(const DecodeWork& work,
+                                               const DecodeRows& rows,
+                                               int item) {
+  const int number = item / work.units;
+  int low = 0;  // spans_before[low] <= number < spans_before[high]
+  int high = work.rows;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (rows.spans_before[middle] <= number) {
+      low = middle;
+    } else {
+      high = middle;
     }
   }
+  DecodeItem found;
+  found.row = low;
+  found.unit = item % work.units;
+  found.span = number - rows.spans_before[low];
+  found.spans = rows.spans_before[low + 1] - rows.spans_before[low];
+  const int left = rows.position[low] + 1 - found.span * kSpanTokens;
+  found.tokens = left < kSpanTokens ? left : kSpanTokens;
+  return found;
 }
 
-// ---- Visiting --------------------------------------------------------------
+// The pages of a span that a warp takes: warp, warp + kWarps, ...
+template <int kWarps>
+__device__ __forceinline__ int PagesOf(const DecodeItem& item, int warp) {
+  const int pages = (item.tokens + kPage - 1) / kPage;
+  return pages > warp ? (pages - warp + kWarps - 1) / kWarps : 0;
+}
 
-// A visitor: waits for its next fill, number `fill`; returns the stage.
-//
-// The stage's fill before is another warp's, and may land after later ones, so
-// it is awaited as well: over when its warp has emptied the stage. The one
-// before that has been emptied: this warp visited a fill since the last barrier
-// of the block that was started after it, or has visited none.
+// Fills a warp's ring, page after page, item after item.
 template <int kHeadDim>
-__device__ __forceinline__ const char* AwaitFill(DecodeShared<kHeadDim>& block,
-                                                 int fill) {
+struct DecodeFeed {
   using Shape = DecodeShape<kHeadDim>;
-  static_assert(Shape::kStages >= kVisitorWarps);
-  const int stage = fill % Shape::kStages;
-  const int turn = fill / Shape::kStages;
-  if (turn > 0) BarrierAwait(&block.emptied[stage], turn - 1);
-  BarrierAwait(&block.filled[stage], turn);
-  return block.ring[stage][0];
-}
+
+  __device__ __forceinline__ void Next(const DecodeWork& work,
+                                       const DecodeRows& rows, int items,
+                                       char* ring, uint64_t* barriers) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    while (next == count) {
+      if (item >= items) return;
+      const DecodeItem found = FindItem(work, rows, item);
+      item += static_cast<int>(gridDim.x);
+      next = 0;
+      count = PagesOf<Shape::kWarps>(found, warp);
+      kv_head = found.unit / work.unit_tiles;
+      if (lane < count) {
+        page = LoadInt(work.pages.page_table +
+                       rows.sequence[found.row] * work.pages.page_stride +
+                       found.span * (kSpanTokens / kPage) + warp +
+                       lane * Shape::kWarps);
+      }
+    }
+    const int64_t id = __shfl_sync(kAllLanes, page, next);
+    const char* keys = static_cast<const char*>(work.pages.pool) +
+                       id * work.pages.page_bytes +
+                       static_cast<int64_t>(kv_head) * Shape::kBlockBytes;
+    const char* values = keys + work.pages.kv_heads * Shape::kBlockBytes;
+    const int stage = filled % Shape::kStages;
+    StageFill(barriers + stage, ring + stage * Shape::kStageBytes, keys, values,
+              Shape::kBlockBytes);
+    ++next;
+    ++filled;
+  }
+
+  int item;       // the next one to look at
+  int next = 0;   // page of the current one
+  int count = 0;  // pages of the current one
+  int page = 0;   // lane i: id of its page i
+  int kv_head = 0;
+  int filled = 0;
+};
 
 // Queries of a unit, as B: of dims [32 j + 8 q, + 8) the lane holds all, and
 // the two steps of block j take words (0, 1) and (2, 3) of both operands.
@@ -127,24 +117,21 @@ __device__ __forceinline__ void LoadQueries(const DecodeWork& work,
 // What a warp knows of its heads 2q and 2q + 1. `sum` is this lane's part.
 template <int kHeadDim>
 struct DecodeState {
-  float largest[2] = {-kInfinity, -kInfinity};
-  float sum[2] = {};
-  float out[kHeadDim / 16][4] = {};  // C of 16 dims: heads 2q, 2q + 1
+  float largest[2];
+  float sum[2];
+  float out[kHeadDim / 16][4];  // C of 16 dims: heads 2q, 2q + 1
 };
 
 // Token (0 to 15) that row g of the scores stands for; row g + 8 is two more.
 // So the four weights of a lane belong to tokens [4 q, 4 q + 4) of the values.
 __device__ __forceinline__ int RowToken(int g) { return g / 2 * 4 + g % 2; }
 
-// Scores of a page, times log2(e); -infinity from token `visible` on.
 template <int kHeadDim>
 __device__ __forceinline__ void Scores(const char* keys,
                                        const uint4 (&q)[kHeadDim / 32],
-                                       float scale_log2, int visible,
                                        float (&score)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int token = RowToken(lane / 4);
-  const char* low = keys + token * (2 * kHeadDim) + lane % 4 * 16;
+  const char* low = keys + RowToken(lane / 4) * (2 * kHeadDim) + lane % 4 * 16;
   const char* high = low + 2 * (2 * kHeadDim);
   float even[4] = {};
   float odd[4] = {};
@@ -156,25 +143,29 @@ __device__ __forceinline__ void Scores(const char* keys,
     Mma(odd, {k.z, l.z, k.w, l.w}, q[j].z, q[j].w);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool sees = token + i / 2 * 2 < visible;
-    score[i] = sees ? (even[i] + odd[i]) * scale_log2 : -kInfinity;
-  }
+  for (int i = 0; i < 4; ++i) score[i] = even[i] + odd[i];
 }
 
-// Scores become weights relative to the largest score so far; what the state
-// holds is rescaled. Multiplying by one is left out, which changes no bit.
-template <int kHeadDim, int kPages>
-__device__ __forceinline__ void Weigh(float (&score)[kPages][4],
-                                      DecodeState<kHeadDim>& state) {
+// One page of `visible` (1 to 16) tokens.
+template <int kHeadDim>
+__device__ __forceinline__ void VisitPage(const DecodeWork& work,
+                                          const char* keys, int visible,
+                                          const uint4 (&q)[kHeadDim / 32],
+                                          DecodeState<kHeadDim>& state) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const char* values = keys + DecodeShape<kHeadDim>::kBlockBytes;
+  float score[4];
+  Scores<kHeadDim>(keys, q, score);
+  const int token = RowToken(lane / 4);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool sees = token + i / 2 * 2 < visible;
+    score[i] = sees ? score[i] * work.scale_log2 : -kInfinity;
+  }
   float factor[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float best = fmaxf(score[0][i], score[0][i + 2]);
-#pragma unroll
-    for (int p = 1; p < kPages; ++p) {
-      best = fmaxf(best, fmaxf(score[p][i], score[p][i + 2]));
-    }
+    float best = fmaxf(score[i], score[i + 2]);
 #pragma unroll
     for (int width = 4; width < kWarp; width *= 2) {
       best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, width));
@@ -182,31 +173,12 @@ __device__ __forceinline__ void Weigh(float (&score)[kPages][4],
     best = fmaxf(best, state.largest[i]);
     factor[i] = Exp2(state.largest[i] - best);
     state.largest[i] = best;
-    float sum = 0;
-#pragma unroll
-    for (int p = 0; p < kPages; ++p) {
-      score[p][i] = Exp2(score[p][i] - best);
-      score[p][i + 2] = Exp2(score[p][i + 2] - best);
-      sum += score[p][i] + score[p][i + 2];
-    }
-    state.sum[i] = state.sum[i] * factor[i] + sum;
+    score[i] = Exp2(score[i] - best);
+    score[i + 2] = Exp2(score[i + 2] - best);
+    state.sum[i] = state.sum[i] * factor[i] + (score[i] + score[i + 2]);
   }
-  if (__all_sync(kAllLanes, factor[0] == 1.0f && factor[1] == 1.0f)) return;
-#pragma unroll
-  for (int t = 0; t < kHeadDim / 16; ++t) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state.out[t][i] *= factor[i % 2];
-  }
-}
-
-// Adds the values of a page.
-template <int kHeadDim>
-__device__ __forceinline__ void AddValues(const char* values,
-                                          const float (&weight)[4], int visible,
-                                          DecodeState<kHeadDim>& state) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const uint32_t b0 = Transpose(PackBf16(weight[0], weight[1]));
-  const uint32_t b1 = Transpose(PackBf16(weight[2], weight[3]));
+  const uint32_t b0 = Transpose(PackBf16(score[0], score[1]));
+  const uint32_t b1 = Transpose(PackBf16(score[2], score[3]));
   // What was never written must not meet a weight of zero: it may be NaN.
   const int left = visible - lane % 4 * 4;
   const uint32_t keep_low = left >= 2 ? ~0u : left == 1 ? 0xffffu : 0u;
@@ -216,37 +188,18 @@ __device__ __forceinline__ void AddValues(const char* values,
   for (int t = 0; t < kHeadDim / 16; ++t) {
     const uint2 v = *reinterpret_cast<const uint2*>(from + t * 512);
     const uint2 w = *reinterpret_cast<const uint2*>(from + t * 512 + 256);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.out[t][i] *= factor[i % 2];
     Mma(state.out[t],
         {v.x & keep_low, w.x & keep_low, v.y & keep_high, w.y & keep_high}, b0,
         b1);
   }
 }
 
-// One stage, of which the first `visible` tokens (at least 1) count.
-template <int kHeadDim>
-__device__ __forceinline__ void VisitStage(const DecodeWork& work,
-                                           const char* stage, int visible,
-                                           const uint4 (&q)[kHeadDim / 32],
-                                           DecodeState<kHeadDim>& state) {
-  using Shape = DecodeShape<kHeadDim>;
-  float score[Shape::kStagePages][4];
-#pragma unroll
-  for (int p = 0; p < Shape::kStagePages; ++p) {
-    Scores<kHeadDim>(stage + p * Shape::kPageBytes, q, work.scale_log2,
-                     visible - p * kPage, score[p]);
-  }
-  Weigh<kHeadDim, Shape::kStagePages>(score, state);
-#pragma unroll
-  for (int p = 0; p < Shape::kStagePages; ++p) {
-    AddValues<kHeadDim>(stage + p * Shape::kPageBytes + Shape::kBlockBytes,
-                        score[p], visible - p * kPage, state);
-  }
-}
-
 // The warp's result to shared memory.
 template <int kHeadDim>
 __device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
-                                         DecodeMerge<kHeadDim>& merge) {
+                                         float* merge, float2* softmax) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
 #pragma unroll
@@ -257,8 +210,8 @@ __device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
     for (int width = 4; width < kWarp; width *= 2) {
       sum += __shfl_xor_sync(kAllLanes, sum, width);
     }
-    if (lane / 4 == 0) merge.softmax[at] = {state.largest[i], sum};
-    float* to = merge.out + at * DecodeMerge<kHeadDim>::kStride + lane / 4;
+    if (lane / 4 == 0) softmax[at] = {state.largest[i], sum};
+    float* to = merge + at * DecodeShape<kHeadDim>::kMergeStride + lane / 4;
 #pragma unroll
     for (int t = 0; t < kHeadDim / 16; ++t) {
       to[t * 16] = state.out[t][i];
@@ -267,81 +220,52 @@ __device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
   }
 }
 
-// All visitors: the items of this block.
 template <int kHeadDim>
-__device__ __forceinline__ void VisitItems(const DecodeWork& work, int items,
-                                           DecodeShared<kHeadDim>& block) {
-  using Shape = DecodeShape<kHeadDim>;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int step = static_cast<int>(gridDim.x);
-  uint4 q[kHeadDim / 32];
-  DecodeItem item = FindItem(work, block.rows, static_cast<int>(blockIdx.x));
-  LoadQueries<kHeadDim>(work, item, q);
-  DecodeTally tally;
-  int begun = 0;  // stages of items before
-  // Once more than there are items: what the last one left to combine.
-  for (int i = static_cast<int>(blockIdx.x); i < items + step; i += step) {
-    const bool is_item = i < items;
-    const int stages = is_item ? StagesOf<kHeadDim>(item) : 0;
-    DecodeState<kHeadDim> state;
-    for (int n = warp; n < stages; n += kVisitorWarps) {
-      const char* stage = AwaitFill(block, begun + n);
-      VisitStage<kHeadDim>(
-          work, stage,
-          min(item.tokens - n * Shape::kStageTokens, Shape::kStageTokens), q,
-          state);
-      __syncwarp();
-      if (lane == 0) {
-        BarrierArrive(&block.emptied[(begun + n) % Shape::kStages]);
-      }
-    }
-    begun += stages;
-    const DecodeItem done = item;
-    if (i + step < items) {
-      item = FindItem(work, block.rows, i + step);
-      LoadQueries<kHeadDim>(work, item, q);
-    }
-    if (warp < stages) PutState(state, block.merge);
-    tally.Tell(work, block.merge.is_last);
-    SyncVisitors();
-    const bool is_last = block.merge.is_last != 0;
-    if (is_item) {
-      MergeWarps<kHeadDim>(work, done, min(stages, kVisitorWarps), block.merge);
-    }
-    if (is_last) tally.Combine<kHeadDim>(work, block.merge);
-    if (!is_item) return;
-    SyncVisitors();
-    tally.Count(work, done);
-  }
-}
-
-template <int kHeadDim>
-__global__ void __launch_bounds__(DecodeShape<kHeadDim>::kThreads,
-                                  DecodeShape<kHeadDim>::kBlocks)
+__global__ void __launch_bounds__(DecodeShape<kHeadDim>::kThreads, 1)
     DecodeKernel(DecodeWork work) {
   using Shape = DecodeShape<kHeadDim>;
   extern __shared__ __align__(128) char shared[];
   auto& block = *reinterpret_cast<DecodeShared<kHeadDim>*>(shared);
-  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   AllowNextGrid();
-  if (thread < Shape::kStages) {
-    BarrierInit(&block.filled[thread]);
-    BarrierInit(&block.emptied[thread]);
-  }
-  BarrierInitFence();
+  if (lane < Shape::kStages) StageInit(&block.barriers[warp][lane]);
+  StageInitFence();
   AwaitPreviousGrids();
-  ReadRows(work, block.rows);
+  ReadRows<Shape::kThreads>(work, block.rows);
   const int items = block.rows.spans_before[work.rows] * work.units;
-  if (static_cast<int>(blockIdx.x) >= items) return;
-  if (thread < kVisitors) {
-    VisitItems(work, items, block);
-    return;
+
+  DecodeFeed<kHeadDim> feed;
+  feed.item = static_cast<int>(blockIdx.x);
+  for (int i = 0; i < Shape::kStages; ++i) {
+    feed.Next(work, block.rows, items, block.ring[warp][0],
+              block.barriers[warp]);
   }
-  int fills = 0;
+  int used = 0;
   for (int i = static_cast<int>(blockIdx.x); i < items;
        i += static_cast<int>(gridDim.x)) {
-    FetchItem(work, FindItem(work, block.rows, i), fills, block);
+    const DecodeItem item = FindItem(work, block.rows, i);
+    const int count = PagesOf<Shape::kWarps>(item, warp);
+    uint4 q[kHeadDim / 32];
+    LoadQueries<kHeadDim>(work, item, q);
+    DecodeState<kHeadDim> state = {};
+    state.largest[0] = state.largest[1] = -kInfinity;
+    for (int n = 0; n < count; ++n, ++used) {
+      const int stage = used % Shape::kStages;
+      StageAwait(&block.barriers[warp][stage], used / Shape::kStages);
+      const int left = item.tokens - (warp + n * Shape::kWarps) * kPage;
+      VisitPage<kHeadDim>(work, block.ring[warp][stage],
+                          left < kPage ? left : kPage, q, state);
+      __syncwarp();
+      feed.Next(work, block.rows, items, block.ring[warp][0],
+                block.barriers[warp]);
+    }
+    if (count > 0) PutState(state, block.merge, block.softmax);
+    __syncthreads();
+    const int pages = (item.tokens + kPage - 1) / kPage;
+    MergeWarps<kHeadDim>(work, item.row, item.unit, item.span, item.spans,
+                         pages < Shape::kWarps ? pages : Shape::kWarps, block);
+    __syncthreads();
   }
 }
 

@@ -117,8 +117,9 @@ inline void BenchDecode(const Device<char>& memory, double read_rate,
       const int64_t width = q_heads * head_dim;
       const Device<Bf16> q(RandomBf16(rows * width, 5));
       const Device<Bf16> out(rows * width);
-      const Device<char> scratch(
-          cuda::DecodeScratchBytes(rows, q_heads, kv_heads, head_dim, context));
+      const int64_t max_spans = context / 512;
+      const Device<char> scratch(cuda::DecodeScratchBytes(
+          rows, q_heads, kv_heads, head_dim, max_spans));
       Device<int32_t> counters(cuda::DecodeCounters(rows, q_heads, kv_heads));
       counters.Zero();
       const double us = TimeEach(32, [&](int i, cudaStream_t stream) {
@@ -134,7 +135,7 @@ inline void BenchDecode(const Device<char>& memory, double read_rate,
              {memory.data() + i % layers * bytes, page_bytes, dtable.data(),
               row_pages, kv_heads, head_dim},
              0.088f,
-             context,
+             max_spans,
              scratch.data(),
              counters.data()},
             stream));
