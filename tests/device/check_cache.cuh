@@ -157,11 +157,10 @@ inline void ExpectAttention(const std::string& what, const Cache& cache,
         head / (queries.q_heads / kv_heads), scale, want.data() + at,
         tolerance.data() + at);
     for (int64_t d = 0; d < queries.head_dim; ++d) {
-      // The result is rounded to bf16. So are the weights, by up to 2^-8 of
-      // each; the largest is exact and the others go either way, so that half
-      // of it bounds the sum. The rest is fp32.
+      // The result is rounded to bf16, and so is each weight for the product
+      // with the values. The rest is fp32.
       tolerance[at + d] =
-          kHalfUlp * std::abs(want[at + d]) + tolerance[at + d] / 512 + 1e-5;
+          kHalfUlp * (std::abs(want[at + d]) + tolerance[at + d]) + 1e-5;
       dense[at + d] = got[row * out_stride + head * queries.head_dim + d];
     }
   });
