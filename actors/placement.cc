@@ -165,8 +165,10 @@ int PhysicalIn(const DecoderInfo& info, const StagePlacement& stage,
 }  // namespace
 
 DecoderBytes CountBytes(const DecoderInfo& info,
-                        std::span<const TensorDecl> tensors, DType dtype) {
+                        std::span<const TensorDecl> tensors, DType dtype,
+                        DeviceKind device) {
   DecoderBytes bytes;
+  bytes.device = device;
   bytes.layers.assign(static_cast<size_t>(info.num_layers), 0);
   bytes.kv_per_token =
       2 * info.kv.kv_heads * info.kv.head_dim * SizeOf(info.kv.dtype);
@@ -183,8 +185,8 @@ DecoderBytes CountBytes(const DecoderInfo& info,
     }
     const int64_t k = decl.shape[1];
     if (!JoinsThePrevious(decl)) fused_rows = 0;
-    part += PackedBytes(fused_rows + decl.shape[0], k, dtype) -
-            PackedBytes(fused_rows, k, dtype);
+    part += PackedBytesOn(device, fused_rows + decl.shape[0], k, dtype) -
+            PackedBytesOn(device, fused_rows, k, dtype);
     fused_rows += decl.shape[0];
   }
   return bytes;
@@ -234,7 +236,9 @@ std::vector<StageBytes> PredictBytes(const DecoderInfo& info,
                                      const DecoderBytes& bytes,
                                      const Placement& placement,
                                      int64_t kv_tokens) {
-  const int64_t tokens = PadTo(kv_tokens, kPageTokens);
+  // A GPU keeps a page for rows of nobody (models/device_visits.h).
+  const int64_t spare = bytes.device == DeviceKind::kCuda ? kPageTokens : 0;
+  const int64_t tokens = PadTo(kv_tokens, kPageTokens) + spare;
   std::vector<StageBytes> result;
   for (const StagePlacement& stage : placement.stages) {
     StageBytes held;

@@ -14,9 +14,10 @@
 
 namespace baton {
 
-// Bytes of a checkpoint's parts in the compute dtype, packed as they will be
-// held.
+// Bytes of a checkpoint's parts in the compute dtype, packed as a kind of
+// device holds them.
 struct DecoderBytes {
+  DeviceKind device = DeviceKind::kCpu;
   int64_t embedding = 0;
   int64_t final = 0;            // last norm and head
   std::vector<int64_t> layers;  // physical
@@ -25,7 +26,8 @@ struct DecoderBytes {
 };
 [[nodiscard]] DecoderBytes CountBytes(const DecoderInfo& info,
                                       std::span<const TensorDecl> tensors,
-                                      DType dtype);
+                                      DType dtype,
+                                      DeviceKind device = DeviceKind::kCpu);
 
 // Splits a decoder over named stages. Where `layers` is given for every stage
 // it is taken (physical layers on a ring, unrolled layers otherwise); where for

@@ -269,6 +269,10 @@ StatusOr<VisitResult> StageActor::Forward(const StepDescriptor& step, int pass,
   std::vector<int32_t> ids;
   std::vector<int32_t> logit_rows;
   std::vector<SamplingRow> sampling;
+  const auto rows = static_cast<size_t>(step.rows());
+  spans.reserve(step.sequences.size());
+  positions.reserve(rows);
+  ids.reserve(rows);
   int64_t row = 0;
   for (const StepSequence& part : step.sequences) {
     Sequence& s = sequences_.at(part.id);

@@ -24,7 +24,7 @@ class ArceeLayer {
       : attention_norm_(w, "input_layernorm", c.hidden(), c.eps),
         attention_(w.In("self_attn"), c.attention, c.RopeTable()),
         ffn_norm_(w, "post_attention_layernorm", c.hidden(), c.eps),
-        mlp_(w.In("mlp"), c.hidden(), c.ffn, Relu2Activation(w)) {}
+        mlp_(w.In("mlp"), c.hidden(), c.ffn, Relu2Activation()) {}
 
   Between Forward(StreamForm auto s, Step& step) const {
     auto [a, open] = boundary::Prepare(std::move(s), attention_norm_);

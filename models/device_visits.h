@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Visits on a device that is not the host: their arrays go there in one copy,
-// and a visit of generated rows alone is recorded once and launched from then
-// on.
+// and a visit that only generates (a row of each sequence, up to 64, nothing
+// captured) is recorded once per shape and launched from then on.
 #pragma once
 
 #include <array>

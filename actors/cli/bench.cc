@@ -159,7 +159,9 @@ class Bench {
         model_, OpenModel(flags_.checkpoint, dtype,
                           flags_.random_weights ? WeightsCheck::kConfigOnly
                                                 : WeightsCheck::kStrict));
-    bytes_ = CountBytes(model_.info, model_.tensors, dtype);
+    BATON_ASSIGN_OR_RETURN(const DeviceKind kind,
+                           ParseDeviceKind(flags_.devices[0]));
+    bytes_ = CountBytes(model_.info, model_.tensors, dtype, kind);
     for (int stages : flags_.stages) {
       BATON_RETURN_IF_ERROR(AddPipeline(stages, dtype));
     }

@@ -8,6 +8,7 @@
 #include "actors/local_pipeline.h"
 #include "actors/placement.h"
 #include "actors/serve_plan.h"
+#include "kernels/devices/devices.h"
 
 namespace baton {
 namespace {
@@ -18,6 +19,7 @@ struct Flags {
   int stages = 1;
   std::string route;
   std::string dtype;
+  std::string device = "cpu";
   int64_t kv_tokens = 0;
 };
 
@@ -56,8 +58,10 @@ Status Plan(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(
       const OpenedModel model,
       OpenModel(config.checkpoint, config.dtype, WeightsCheck::kConfigOnly));
+  BATON_ASSIGN_OR_RETURN(const DeviceKind device,
+                         ParseDeviceKind(flags.device));
   const DecoderBytes bytes =
-      CountBytes(model.info, model.tensors, config.dtype);
+      CountBytes(model.info, model.tensors, config.dtype, device);
   BATON_ASSIGN_OR_RETURN(
       const Placement placement,
       PlaceStages(model.info, bytes, config.route, config.stages));
@@ -108,6 +112,8 @@ void AddPlan(CLI::App& app, int* exit_code) {
       ->check(CLI::IsMember({"ring", "unrolled"}));
   sub->add_option("--dtype", flags->dtype, "bf16 or f32")
       ->check(CLI::IsMember({"bf16", "f32"}));
+  sub->add_option("--device", flags->device,
+                  "what the stages run on, cpu or cuda: it packs weights");
   sub->add_option("--kv-tokens", flags->kv_tokens,
                   "tokens the KV cache holds; default: as serve")
       ->check(CLI::PositiveNumber);

@@ -60,6 +60,26 @@ void MatmulBlocks(const Matmul::Args& args, const InnerLoops<T>& loops,
   });
 }
 
+template <typename T, CpuIsa kIsa>
+Status Activate(const Matmul::Args& args, Stream& stream) {
+  const MatmulActivation& a = args.activation;
+  switch (a.kind) {
+    case MatmulActivation::Kind::kNone:
+      return OkStatus();
+    case MatmulActivation::Kind::kRelu2:
+      return Relu2Cpu<T, kIsa>({.x = args.out, .out = args.out}, stream);
+    case MatmulActivation::Kind::kXielu:
+      return XieluCpu<T, kIsa>({.x = args.out,
+                                .out = args.out,
+                                .alpha_p = a.alpha_p,
+                                .alpha_n = a.alpha_n,
+                                .beta = a.beta,
+                                .eps = a.eps},
+                               stream);
+  }
+  return Internal("matmul: no such activation");
+}
+
 }  // namespace
 
 template <typename T, CpuIsa kIsa>
@@ -71,7 +91,7 @@ Status MatmulCpu(const Matmul::Args& args, Stream& stream) {
   } else {
     MatmulBlocks(args, LoopsOf<T>(kIsa), PoolOf(stream));
   }
-  return OkStatus();
+  return Activate<T, kIsa>(args, stream);
 }
 
 BATON_INSTANTIATE_CPU(MatmulCpu, Matmul);

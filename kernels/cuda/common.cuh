@@ -30,7 +30,8 @@ inline bool HasDependentLaunch() {
 }
 
 // Launches as a programmatic dependent of the kernel before it in the stream.
-// The kernel must call EnterKernel in every thread before anything else.
+// Every thread of the kernel must call AwaitPreviousGrids, itself or through
+// EnterKernel, before it touches what other kernels write.
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, int threads,
                    size_t shared_bytes, cudaStream_t stream,

@@ -6,7 +6,7 @@
 namespace baton::cuda {
 
 Context& Context::Of(Stream& stream) {
-  cudaStream_t const cuda = CudaStreamOf(stream);  // makes the GPU current
+  const cudaStream_t cuda = CudaStreamOf(stream);  // makes the GPU current
   std::unique_ptr<CudaAttachment>& attached = CudaAttachmentOf(stream);
   if (attached == nullptr) attached.reset(new Context(cuda));
   return static_cast<Context&>(*attached);

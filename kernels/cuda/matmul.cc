@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernels.h"
@@ -7,6 +8,26 @@
 
 namespace baton::cuda {
 namespace {
+
+SkinnyXielu XieluOf(const MatmulActivation& a) {
+  const auto softplus = [](double z) { return std::log1p(std::exp(z)); };
+  return {.positive = static_cast<float>(softplus(a.alpha_p)),
+          .negative = static_cast<float>(a.beta + softplus(a.alpha_n)),
+          .beta = a.beta,
+          .eps = a.eps};
+}
+
+SkinnyActivation KindOf(const MatmulActivation& a) {
+  switch (a.kind) {
+    case MatmulActivation::Kind::kNone:
+      return SkinnyActivation::kNone;
+    case MatmulActivation::Kind::kRelu2:
+      return SkinnyActivation::kRelu2;
+    case MatmulActivation::Kind::kXielu:
+      return SkinnyActivation::kXielu;
+  }
+  return SkinnyActivation::kNone;
+}
 
 // Runs of generated rows: 64 at a time, whose bits are those of one alone.
 Status Generated(const Matmul::Args& args, const RowRun& run,
@@ -25,30 +46,53 @@ Status Generated(const Matmul::Args& args, const RowRun& run,
                                .ldo = out.row_stride(),
                                .out_type = out.dtype() == DType::kF32
                                                ? SkinnyOut::kF32
-                                               : SkinnyOut::kBf16};
+                                               : SkinnyOut::kBf16,
+                               .activation = KindOf(args.activation),
+                               .xielu = XieluOf(args.activation)};
     BATON_RETURN_IF_ERROR(
         CudaStatus(SkinnyMatmul(*weight, skinny, context.stream()), "matmul"));
   }
   return OkStatus();
 }
 
-Status Prompt(const Matmul::Args& args, const RowRun& run, Context& context) {
+Status Activate(View out, const MatmulActivation& a, Stream& stream) {
+  switch (a.kind) {
+    case MatmulActivation::Kind::kNone:
+      return OkStatus();
+    case MatmulActivation::Kind::kRelu2:
+      return Relu2Cuda({.x = out, .out = out}, stream);
+    case MatmulActivation::Kind::kXielu:
+      return XieluCuda({.x = out,
+                        .out = out,
+                        .alpha_p = a.alpha_p,
+                        .alpha_n = a.alpha_n,
+                        .beta = a.beta,
+                        .eps = a.eps},
+                       stream);
+  }
+  return Internal("matmul: no such activation");
+}
+
+Status Prompt(const Matmul::Args& args, const RowRun& run, Stream& stream) {
+  Context& context = Context::Of(stream);
   const LtOut type =
       args.out.dtype() == DType::kF32 ? LtOut::kF32 : LtOut::kBf16;
   BATON_ASSIGN_OR_RETURN(LtMatmul * lt, context.Lt(args.weight, type));
   const ConstView x = args.x.Rows(run.first, run.first + run.rows);
   const View out = args.out.Rows(run.first, run.first + run.rows);
-  return LtStatus(lt->Run({.weight = {.w = args.weight.data,
-                                      .n = args.weight.n,
-                                      .k = args.weight.k,
-                                      .ldw = RowStrideOf(args.weight)},
-                           .x = x.data(),
-                           .m = run.rows,
-                           .ldx = x.row_stride(),
-                           .out = out.data(),
-                           .ldo = out.row_stride(),
-                           .out_type = type}),
-                  "matmul");
+  BATON_RETURN_IF_ERROR(
+      LtStatus(lt->Run({.weight = {.w = args.weight.data,
+                                   .n = args.weight.n,
+                                   .k = args.weight.k,
+                                   .ldw = RowStrideOf(args.weight)},
+                        .x = x.data(),
+                        .m = run.rows,
+                        .ldx = x.row_stride(),
+                        .out = out.data(),
+                        .ldo = out.row_stride(),
+                        .out_type = type}),
+               "matmul"));
+  return Activate(out, args.activation, stream);
 }
 
 // Whether cuBLASLt can take the weight: by its shape alone.
@@ -99,7 +143,7 @@ Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
   for (const RowRun& run : args.runs) {
     BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt &&
                                   TakesPrompts(args.weight)
-                              ? Prompt(args, run, context)
+                              ? Prompt(args, run, stream)
                               : Generated(args, run, context));
   }
   return OkStatus();

@@ -61,8 +61,8 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 constexpr int64_t kProcessors = 132;
 
 // The fastest over the shapes of the decoders on an H200 (tests/device). Many
-// rows of W: small blocks, three of which are resident, unless more tokens make
-// reads of x count. Few: what fills the card once.
+// rows of W: small blocks, unless more tokens make reads of x count. Few: what
+// fills the card once.
 SkinnyTuning DefaultTuning(int64_t n, int64_t m) {
   const int64_t blocks = (n + 31) / 32;  // of 32 rows
   if (m > 32) {

@@ -20,8 +20,8 @@
 
 namespace baton {
 
-// Keys are visited in spans of this many, from position 0, and span results
-// are combined in order, whatever the batch or the chunk.
+// A CPU visits keys in spans of this many, from position 0, and combines span
+// results in order, whatever the batch or the chunk. CUDA: kernels/README.md.
 inline constexpr int64_t kAttentionSpan = 64;
 
 // One layer's pages: [num_pages, PageBytes] of one pool.

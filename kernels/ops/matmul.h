@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = x W^T with packed weights, and the packing.
 //
-// Numerics contract: every output element is computed by one recipe, whatever
-// the number of rows. K is cut into MatmulLeaves(k) equal leaves; inside a leaf
-// products accumulate in fp32 in one fixed order; leaves are combined by a
-// balanced binary tree ((0+1)+(2+3))+((4+5)+(6+7)). A rank that owns an aligned
-// run of leaves owns a subtree, so that tensor parallelism can continue it.
+// Numerics contract: every output element is computed by one recipe of its
+// row's kind, whatever the number of rows. On a CPU both kinds have one: K is
+// cut into MatmulLeaves(k) equal leaves; inside a leaf products accumulate in
+// fp32 in one fixed order; leaves are combined by a balanced binary tree
+// ((0+1)+(2+3))+((4+5)+(6+7)). A rank that owns an aligned run of leaves owns a
+// subtree, so that tensor parallelism can continue it. CUDA: kernels/README.md.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +70,14 @@ struct PackMatrix {
   };
 };
 
+// What happens to every element of y once it is rounded to its dtype, as the op
+// of the name would do it (ops/activation.h): a kernel saves a pass over y.
+struct MatmulActivation {
+  enum class Kind : uint8_t { kNone, kRelu2, kXielu };
+  Kind kind = Kind::kNone;
+  float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;  // of xIELU, as stored
+};
+
 struct Matmul {
   static constexpr std::string_view kName = "matmul";
   struct Args {
@@ -77,6 +86,7 @@ struct Matmul {
     View out;             // [tokens, n], dtype of x or f32; must not alias x
     // Kinds of the rows, covering all in order; none: all are generated.
     std::span<const RowRun> runs = {};
+    MatmulActivation activation = {};  // none where out is f32 and x is not
   };
 };
 

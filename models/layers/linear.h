@@ -23,17 +23,21 @@ class Linear {
   [[nodiscard]] int64_t out() const { return weight_.matrix.n; }
 
   // x: [rows, in]; the result: [rows, out].
-  [[nodiscard]] Scratch operator()(ConstView x, Step& step) const {
+  [[nodiscard]] Scratch operator()(
+      ConstView x, Step& step, const MatmulActivation& activation = {}) const {
     Scratch y = step.NewScratch(x.dim(0), out());
-    Into(x, y.view(), step.batch().runs, step);
+    Into(x, y.view(), step.batch().runs, step, activation);
     return y;
   }
   // x: rows of the kinds that `runs` says (ops/matmul.h); out: [rows, out] in
   // the dtype of x, or f32; not x.
-  void Into(ConstView x, View out, std::span<const RowRun> runs,
-            Step& step) const {
-    step.Run<Matmul>(
-        matmul_, {.x = x, .weight = weight_.matrix, .out = out, .runs = runs});
+  void Into(ConstView x, View out, std::span<const RowRun> runs, Step& step,
+            const MatmulActivation& activation = {}) const {
+    step.Run<Matmul>(matmul_, {.x = x,
+                               .weight = weight_.matrix,
+                               .out = out,
+                               .runs = runs,
+                               .activation = activation});
   }
 
  private:

@@ -36,40 +36,28 @@ class GatedSiluMlp {
   KernelFn<SiluMul> silu_mul_;
 };
 
-// max(x, 0)^2, in place.
+// max(x, 0)^2.
 class Relu2Activation {
  public:
-  explicit Relu2Activation(const WeightScope& w) : relu2_(w.Kernel<Relu2>()) {}
-  void operator()(View x, Step& step) const {
-    step.Run<Relu2>(relu2_, {.x = x, .out = x});
+  [[nodiscard]] MatmulActivation AfterMatmul() const {
+    return {.kind = MatmulActivation::Kind::kRelu2};
   }
-
- private:
-  KernelFn<Relu2> relu2_;
 };
 
-// xIELU with learned alphas, in place. The alphas are passed on as stored; the
-// kernel applies the softplus.
+// xIELU with learned alphas. They are passed on as stored; the kernel applies
+// the softplus.
 class XieluActivation {
  public:
   explicit XieluActivation(const WeightScope& w)
-      : alpha_p_(w.Scalar("alpha_p")),
-        alpha_n_(w.Scalar("alpha_n")),
-        beta_(w.Scalar("beta", 0.5f)),
-        eps_(w.Scalar("eps", -1e-6f)),
-        xielu_(w.Kernel<Xielu>()) {}
-  void operator()(View x, Step& step) const {
-    step.Run<Xielu>(xielu_, {.x = x,
-                             .out = x,
-                             .alpha_p = alpha_p_,
-                             .alpha_n = alpha_n_,
-                             .beta = beta_,
-                             .eps = eps_});
-  }
+      : parameters_{.kind = MatmulActivation::Kind::kXielu,
+                    .alpha_p = w.Scalar("alpha_p"),
+                    .alpha_n = w.Scalar("alpha_n"),
+                    .beta = w.Scalar("beta", 0.5f),
+                    .eps = w.Scalar("eps", -1e-6f)} {}
+  [[nodiscard]] MatmulActivation AfterMatmul() const { return parameters_; }
 
  private:
-  float alpha_p_, alpha_n_, beta_, eps_;
-  KernelFn<Xielu> xielu_;
+  MatmulActivation parameters_;
 };
 
 // down(act(up(x))); there is no gate.
@@ -83,8 +71,8 @@ class TwoMatrixMlp {
         activation_(std::move(activation)) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
-    const Scratch inner = up_(x.view(), step);  // [rows, ffn]
-    activation_(inner.view(), step);
+    const Scratch inner =  // [rows, ffn]
+        up_(x.view(), step, activation_.AfterMatmul());
     return {down_(inner.view(), step), step};
   }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "actors/local_pipeline.h"
+#include "kernels/devices/devices.h"
 #include "kernels/ops/matmul.h"
 #include "tests/testing/status_matchers.h"
 
@@ -240,7 +241,8 @@ TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
   }
 }
 
-TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
+// What loading on `name`d device allocates is what was predicted.
+void ExpectPredicted(const std::string& device_name) {
   for (const char* name : {"apertus", "arcee", "nanbeige"}) {
     const std::string folder =
         std::string(BATON_SOURCE_DIR "/tests/checkpoints/") + name;
@@ -248,7 +250,8 @@ TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
         OpenModel(folder, DType::kBF16, WeightsCheck::kConfigOnly);
     ASSERT_THAT(model, IsOk());
     const DecoderBytes bytes =
-        CountBytes(model->info, model->tensors, DType::kBF16);
+        CountBytes(model->info, model->tensors, DType::kBF16,
+                   ParseDeviceKind(device_name).value());
     StatusOr<Placement> placement =
         PlaceStages(model->info, bytes, RouteKind::kRing, Stages(1));
     ASSERT_THAT(placement, IsOk());
@@ -256,8 +259,8 @@ TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
         PredictBytes(model->info, bytes, *placement, 64).front();
 
     KernelRegistry kernels;
-    RegisterCpuKernels(kernels, CpuIsa::kReference);
-    std::unique_ptr<Device> device = NewCpuDevice(1);
+    ASSERT_TRUE(RegisterKernels(kernels).ok());
+    std::unique_ptr<Device> device = OpenDevice(device_name, 1).value();
     StatusOr<std::unique_ptr<Stream>> stream = device->NewStream();
     ASSERT_THAT(stream, IsOk());
     std::unique_ptr<WeightSource> weights = NewRandomWeights(1);
@@ -280,6 +283,13 @@ TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
         << name;
     EXPECT_EQ(predicted.kv, (*slice)->KvBytes()) << name;
   }
+}
+
+TEST(CountBytesTest, MatchesWhatLoadingAllocates) { ExpectPredicted("cpu"); }
+
+TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {
+  if (!OpenDevice("cuda", 1).ok()) GTEST_SKIP() << "no GPU";
+  ExpectPredicted("cuda");
 }
 
 }  // namespace

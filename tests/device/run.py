@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All GPU checks and benchmarks on a machine with one or two GPUs.
 
-  tests/device/run.py BUNDLE --checkpoints DIR [--out FILE] [--only WORD,...]
+  tests/device/run.py BUNDLE --checkpoints DIR [--out FILE] [--gpus 1]
+      [--parts PART,...] [--only WORD,...]
 
 BUNDLE is what tests/device/bundle made. DIR holds folders of checkpoints, each
 with its golden.json. Nothing is built and nothing but the standard library is
@@ -25,12 +26,17 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+# What `baton serve` says.
+LISTENING = r"^baton: listening on"
+SERVING = r"controller\.serving"
+
+
 def median(values):
     return statistics.median(values) if values else None
 
 
 class Runner:
-    def __init__(self, bundle, checkpoints, only):
+    def __init__(self, bundle, checkpoints, only, gpus):
         self.bundle = os.path.abspath(bundle)
         self.checkpoints = checkpoints
         self.only = only
@@ -40,10 +46,11 @@ class Runner:
             [self.bundle + "/lib", "/usr/local/cuda/lib64"]
             + [os.path.dirname(n) for n in nccl])
         self.env["NCCL_NVLS_ENABLE"] = "0"
-        self.gpus = self.smi("index")
+        self.gpus = self.smi("index")[:gpus]
+        self.env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
         self.report = {
             "machine": {
-                "gpus": self.smi("name"),
+                "gpus": self.smi("name")[:gpus],
                 "driver": self.smi("driver_version")[0],
                 "cores": os.cpu_count(),
             },
@@ -108,8 +115,8 @@ class Runner:
         self.report["figures"][name] = entry
         print(f"     {name}: {value:.4g} {unit}{mark}", flush=True)
 
-    def bench(self, name, config, stages, batches, prompt, tokens, timeout=120,
-              extra=()):
+    def bench(self, name, config, stages, batches, prompt, tokens, chunk=4096,
+              timeout=120):
         if not self.wanted(name):
             return {}
         devices = ",".join(f"cuda:{i}" for i in range(max(1, max(stages))))
@@ -121,8 +128,8 @@ class Runner:
                 "--stages", ",".join(map(str, stages)),
                 "--batch", ",".join(map(str, batches)),
                 "--prompt", str(prompt), "--tokens", str(tokens),
-                "--prefill-chunk", "4096", "--max-step-tokens", "4096",
-                "--json", out.name, *extra], timeout)
+                "--prefill-chunk", str(chunk), "--max-step-tokens", "4096",
+                "--json", out.name], timeout)
             try:
                 result = json.load(open(out.name))
             except ValueError:
@@ -216,8 +223,8 @@ class Runner:
         self.figure("PP2 with 2 x 16 / PP1 with 16",
                     ratio(rows, decode, (2, 32), (1, 16)), 1.85)
         rows = self.bench("pipelines: Apertus-8B, 32k prompt", "apertus-8b",
-                          [1, 2], [1], 32768, 8)
-        self.figure("PP2 / PP1, 32k prompt in chunks of 4k",
+                          [1, 2], [1], 32768, 8, chunk=2048)
+        self.figure("PP2 / PP1, 32k prompt in chunks of 2k",
                     ratio(rows, prompt, (2, 1), (1, 1)), 1.7)
         rows = self.bench("pipelines: Nanbeige-3B ring", "nanbeige4.2-3b",
                           [1, 2], [16, 32], 1024, 96)
@@ -252,7 +259,7 @@ class Runner:
         config.flush()
         model = os.path.join(ROOT, "tests/configs/apertus-8b")
         with Server(self, ["serve", model, "--random-weights", "--config",
-                           config.name], wait="listening on") as server:
+                           config.name], wait=LISTENING) as server:
             hosts = [subprocess.Popen(
                 self.command(["baton", "stage", "--controller", server.address,
                               "--name", name, "--device", device,
@@ -260,7 +267,7 @@ class Runner:
                 env=self.env, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL)
                 for name, device in zip("ab", stages)]
-            server.await_line("serving", 120)
+            server.await_line(SERVING, 120)
             client = subprocess.Popen(
                 self.command(["baton", "generate", "--server", server.address,
                               "--ids", "1,2,3", "--max-tokens", "4000",
@@ -285,7 +292,7 @@ class Runner:
                               "--checkpoint", model]),
                 env=self.env, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL)
-            server.await_line("serving", 120, count=2)
+            server.await_line(SERVING, 120, count=2)
             text = self.output(["baton", "generate", "--server", server.address,
                                 "--ids", "1,2,3", "--max-tokens", "8",
                                 "--ignore-eos", "--json"])
@@ -302,7 +309,7 @@ class Runner:
 class Server:
     """`baton serve` in the background; its address once it is there."""
 
-    def __init__(self, runner, args, wait="serving"):
+    def __init__(self, runner, args, wait=SERVING):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.process = subprocess.Popen(runner.command(["baton"] + args),
                                         env=runner.env, stdout=self.log,
@@ -310,20 +317,20 @@ class Server:
         self.wait = wait
 
     def __enter__(self):
-        self.await_line("listening on", 120)
+        self.await_line(LISTENING, 120)
         self.address = re.search(r"listening on (\S+)",
                                  open(self.log.name).read()).group(1)
         self.await_line(self.wait, 120)
         return self
 
-    def await_line(self, word, seconds, count=1):
+    def await_line(self, line, seconds, count=1):
         end = time.time() + seconds
-        pattern = re.compile(rf"^baton: .*{word}", re.M)
+        pattern = re.compile(line, re.M)
         while time.time() < end and self.process.poll() is None:
             if len(pattern.findall(open(self.log.name).read())) >= count:
                 return
             time.sleep(0.1)
-        raise SystemExit(f"baton serve never said '{word}':\n"
+        raise SystemExit(f"baton serve never said '{line}':\n"
                          + open(self.log.name).read()[-2000:])
 
     def __exit__(self, *_):
@@ -339,14 +346,15 @@ def main():
     parser.add_argument("bundle")
     parser.add_argument("--checkpoints", required=True)
     parser.add_argument("--out", default="device.json")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="checks with such a word")
+    parser.add_argument("--gpus", type=int, default=2, help="at most so many")
     parser.add_argument("--parts", default="kernels,parity,transport,mixed,"
                         "kill,speed,pipelines,sanitizers")
     args = parser.parse_args()
     checkpoints = sorted(os.path.dirname(p) for p in glob.glob(
         os.path.join(os.path.abspath(args.checkpoints), "*/golden.json")))
     runner = Runner(args.bundle, checkpoints,
-                    [w for w in args.only.split(",") if w])
+                    [w for w in args.only.split(",") if w], args.gpus)
     print(json.dumps(runner.report["machine"]), runner.report["version"])
     for part in args.parts.split(","):
         if part == "pipelines" and not runner.two:

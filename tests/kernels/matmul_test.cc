@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ops/matmul.h"
 
+#include "kernels/ops/activation.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace baton {
@@ -75,6 +76,36 @@ TEST_P(MatmulTest, AgreesWithTheReference) {
 }
 
 // The contract: a row has the same bits beside any others.
+TEST_P(MatmulTest, ActivatesWithTheBitsOfTheOpOfTheName) {
+  constexpr float kP = 0.3f, kN = -0.4f, kBeta = 0.5f, kEps = -1e-6f;
+  for (const DType dtype : kFloatTypes) {
+    const Weight weight(machine(), dtype, 130, 70, 1);
+    const Tensor x = Random(dtype, {5, 70}, 2, 3);
+    for (const auto kind :
+         {MatmulActivation::Kind::kRelu2, MatmulActivation::Kind::kXielu}) {
+      const Tensor fused = Poisoned(dtype, {5, 130});
+      ASSERT_TRUE(machine()
+                      .Run<Matmul>(dtype, {.x = x.view(),
+                                           .weight = weight.matrix(),
+                                           .out = fused.view(),
+                                           .activation = {.kind = kind,
+                                                          .alpha_p = kP,
+                                                          .alpha_n = kN,
+                                                          .beta = kBeta,
+                                                          .eps = kEps}})
+                      .ok());
+      const Tensor apart = Multiply(machine(), x.view(), weight, dtype);
+      const View y = apart.view();
+      ASSERT_TRUE(
+          (kind == MatmulActivation::Kind::kRelu2
+               ? machine().Run<Relu2>(dtype, {y, y})
+               : machine().Run<Xielu>(dtype, {y, y, kP, kN, kBeta, kEps}))
+              .ok());
+      EXPECT_TRUE(SameBits(fused.view(), apart.view()));
+    }
+  }
+}
+
 TEST_P(MatmulTest, GivesARowTheSameBitsInAnyBatch) {
   const bool plain = GetParam() == CpuIsa::kReference;
   const int64_t all = plain ? 64 : 512;
