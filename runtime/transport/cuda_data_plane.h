@@ -13,7 +13,7 @@
 #include "runtime/transport/cuda_nccl.h"
 #include "runtime/transport/cuda_plane.h"
 #include "runtime/transport/cuda_ring.h"
-#include "runtime/transport/cuda_setup.h"
+#include "runtime/transport/device_setup.h"
 
 namespace baton {
 
@@ -22,7 +22,7 @@ namespace baton {
 // replaced by the word where it lies.
 //
 // How payloads go is agreed on per direction, when the first is sent: only then
-// is it certain that both ends are in the session (cuda_setup.h has the
+// is it certain that both ends are in the session (device_setup.h has the
 // messages). Until then they wait in order, as they do for a free slot.
 //
 // Owner thread: the stage's. Packets are delivered inside the host plane's

@@ -14,7 +14,7 @@
 #include "runtime/base/status.h"
 #include "runtime/tensor/tensor.h"
 #include "runtime/transport/cuda_put.h"
-#include "runtime/transport/cuda_setup.h"
+#include "runtime/transport/device_setup.h"
 
 namespace baton {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/transport/cuda_setup.h"
+#include "runtime/transport/device_setup.h"
 
 #include <cstring>
 #include <type_traits>

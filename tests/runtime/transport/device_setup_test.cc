@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What device planes agree on; needs no GPU.
-#include "runtime/transport/cuda_setup.h"
+#include "runtime/transport/device_setup.h"
 
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ StatusCode With(SetupKind kind, size_t offset, T value) {
   return DecodeCode(bytes);
 }
 
-TEST(CudaSetupTest, DecodesWhatItEncodes) {
+TEST(DeviceSetupTest, DecodesWhatItEncodes) {
   for (const SetupKind kind : kKinds) {
     const SetupMessage message = Sample(kind);
     const StatusOr<SetupMessage> decoded = DecodeSetup(Bytes(message), kEpoch);
@@ -71,7 +71,7 @@ TEST(CudaSetupTest, DecodesWhatItEncodes) {
   }
 }
 
-TEST(CudaSetupTest, RefusesAnotherLength) {
+TEST(DeviceSetupTest, RefusesAnotherLength) {
   for (const SetupKind kind : kKinds) {
     std::vector<std::byte> bytes = Bytes(Sample(kind));
     bytes.push_back(std::byte{0});
@@ -84,7 +84,7 @@ TEST(CudaSetupTest, RefusesAnotherLength) {
   }
 }
 
-TEST(CudaSetupTest, RefusesWhatNoSenderWrites) {
+TEST(DeviceSetupTest, RefusesWhatNoSenderWrites) {
   const StatusCode invalid = StatusCode::kInvalidArgument;
   EXPECT_EQ(With<uint32_t>(SetupKind::kHello, 0, 1), invalid);   // magic
   EXPECT_EQ(With<uint32_t>(SetupKind::kHello, 4, 0), invalid);   // kind
@@ -108,7 +108,7 @@ TEST(CudaSetupTest, RefusesWhatNoSenderWrites) {
   EXPECT_EQ(With<uint32_t>(SetupKind::kRelease, 16, 0), invalid);
 }
 
-TEST(CudaSetupTest, AnyBytesEitherFailOrEncodeToThemselves) {
+TEST(DeviceSetupTest, AnyBytesEitherFailOrEncodeToThemselves) {
   std::mt19937 random(21);
   for (int i = 0; i < 50'000; ++i) {
     std::vector<std::byte> bytes =
@@ -131,7 +131,7 @@ CudaEndpoint At(uint64_t host, int gpu) {
   return endpoint;
 }
 
-TEST(CudaSetupTest, AnEndpointSurvivesItsAddress) {
+TEST(DeviceSetupTest, AnEndpointSurvivesItsAddress) {
   CudaEndpoint endpoint = At(1, 2);
   endpoint.nccl = false;
   const StatusOr<CudaEndpoint> decoded =
@@ -142,7 +142,7 @@ TEST(CudaSetupTest, AnEndpointSurvivesItsAddress) {
   EXPECT_FALSE(DecodeEndpoint(EncodeEndpoint(endpoint) + "x").ok());
 }
 
-TEST(CudaSetupTest, ChoosesTheBestPathThatBothEndsCanTake) {
+TEST(DeviceSetupTest, ChoosesTheBestPathThatBothEndsCanTake) {
   using enum PeerAccess;
   CudaEndpoint no_direct = At(1, 1);
   no_direct.direct = false;
