@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/blocking_counter.h"
 #include "actors/cli/cli.h"
+#include "actors/cli/speed.h"
 #include "actors/local_pipeline.h"
 #include "actors/placement.h"
 #include "kernels/devices/devices.h"
@@ -46,72 +46,6 @@ struct Flags {
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
-}
-
-// Times of a request's tokens.
-class TimingSink : public RequestSink {
- public:
-  TimingSink(std::vector<absl::Time>* times, Status* status,
-             absl::BlockingCounter* done)
-      : times_(times), status_(status), done_(done) {}
-  void OnEvent(const TokenEvent& event) override {
-    if (event.token.has_value()) times_->push_back(absl::Now());
-  }
-  void OnEnd(const Status& status) override {
-    *status_ = status;
-    done_->DecrementCount();
-  }
-
- private:
-  std::vector<absl::Time>* times_;
-  Status* status_;
-  absl::BlockingCounter* done_;
-};
-
-struct Speed {
-  double prompt_tokens_per_s = 0;
-  double decode_tokens_per_s = 0;
-};
-
-// `batch` requests at once. Decode speed is taken while all of them decode.
-StatusOr<Speed> Measure(const ControllerRef& controller, const Flags& flags,
-                        int64_t vocab, int batch) {
-  const auto count = static_cast<size_t>(batch);
-  std::vector<std::vector<absl::Time>> times(count);
-  std::vector<Status> statuses(count);
-  absl::BlockingCounter done(batch);
-  const absl::Time start = absl::Now();
-  for (size_t i = 0; i < count; ++i) {
-    SubmitRequest submit;
-    submit.request.id = fmt::format("bench-{}", i);
-    for (int p = 0; p < flags.prompt; ++p) {
-      submit.request.prompt.push_back(static_cast<int32_t>(
-          (static_cast<int64_t>(i) * 131 + p * 17) % vocab));
-    }
-    submit.request.max_tokens = flags.tokens;
-    submit.sink = std::make_unique<TimingSink>(&times[i], &statuses[i], &done);
-    controller.Tell(std::move(submit));
-  }
-  done.Wait();
-  absl::Time first = absl::InfinitePast();
-  absl::Time last = absl::InfiniteFuture();
-  for (size_t i = 0; i < count; ++i) {
-    BATON_RETURN_IF_ERROR(statuses[i]);
-    first = std::max(first, times[i].front());
-    last = std::min(last, times[i].back());
-  }
-  int64_t tokens = 0;
-  for (const std::vector<absl::Time>& request : times) {
-    tokens += std::count_if(request.begin(), request.end(), [&](absl::Time t) {
-      return t > first && t <= last;
-    });
-  }
-  Speed speed;
-  speed.prompt_tokens_per_s = static_cast<double>(batch * flags.prompt) /
-                              absl::ToDoubleSeconds(first - start);
-  speed.decode_tokens_per_s =
-      static_cast<double>(tokens) / absl::ToDoubleSeconds(last - first);
-  return speed;
 }
 
 // "VmHWM" or "VmRSS" of this process, in bytes.
@@ -174,8 +108,7 @@ class Bench {
         BATON_ASSIGN_OR_RETURN(const double before, read_rate->Measure());
         const StageTimes start = TimesOf(*c.hosts);
         BATON_ASSIGN_OR_RETURN(
-            Speed speed,
-            Measure(c.controller->ref(), flags_, model_.info.vocab, c.batch));
+            Speed speed, MeasureSpeed(c.controller->ref(), LoadOf(c.batch)));
         const StageTimes end = TimesOf(*c.hosts);
         c.host_us.push_back(1e6 * (end.host_seconds - start.host_seconds) /
                             static_cast<double>(end.visits - start.visits));
@@ -196,6 +129,13 @@ class Bench {
   }
 
  private:
+  [[nodiscard]] SpeedLoad LoadOf(int batch) const {
+    return {.batch = batch,
+            .prompt = flags_.prompt,
+            .tokens = flags_.tokens,
+            .vocab = model_.info.vocab};
+  }
+
   // Bytes a decode step reads at least: weights, all but the embedding, of
   // which it reads a row, loops reading the layers again; and the sequences'
   // keys and values, half the generated ones on average.
@@ -249,8 +189,7 @@ class Bench {
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
     BATON_ASSIGN_OR_RETURN(const int64_t left, FreeGpuBytes(stages));
     // One warm-up, which also touches the KV pool.
-    BATON_RETURN_IF_ERROR(
-        Measure(host->ref(), flags_, model_.info.vocab, most).status());
+    BATON_RETURN_IF_ERROR(MeasureSpeed(host->ref(), LoadOf(most)).status());
     ReportLoad(stages, seconds, resident, free - left, *host);
     for (int batch : flags_.batches) {
       Contestant& c = contestants_.emplace_back();
