@@ -169,7 +169,8 @@ TEST_P(SampleTest, ReportsTheForcedToken) {
 }
 
 TEST_P(SampleTest, GivesNoMoreLogprobsThanTokens) {
-  EXPECT_EQ(One(kLogits, {.top_logprobs = kMaxTopLogprobs}).top.size(), kLogits.size());
+  EXPECT_EQ(One(kLogits, {.top_logprobs = kMaxTopLogprobs}).top.size(),
+            kLogits.size());
 }
 
 TEST_P(SampleTest, DigestsEveryBitOfARow) {
