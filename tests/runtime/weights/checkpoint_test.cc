@@ -320,8 +320,9 @@ TEST(StackedTensorTest, IsRefusedOnceInAnotherShape) {
 TEST(CheckpointTest, OpensEveryTinyCheckpoint) {
   const std::string root =
       std::string(BATON_SOURCE_DIR) + "/tests/checkpoints/";
-  for (const char* name : {"apertus", "apertus-4x-sharded", "arcee",
-                           "arcee-mscale", "nanbeige", "nanbeige-skip-norm"}) {
+  for (const char* name :
+       {"apertus", "apertus-4x-sharded", "arcee", "arcee-mscale", "mixtral",
+        "mixtral-stacked", "nanbeige", "nanbeige-skip-norm"}) {
     const auto checkpoint = Checkpoint::Open(root + name);
     ASSERT_THAT(checkpoint, IsOk());
     EXPECT_THAT((*checkpoint)->config().Rope(), IsOk()) << name;
