@@ -20,7 +20,8 @@ bool EndsWith(const std::string& text, std::string_view end) {
 bool JoinsThePrevious(const TensorDecl& decl) {
   return EndsWith(decl.name, ".k_proj.weight") ||
          EndsWith(decl.name, ".v_proj.weight") ||
-         EndsWith(decl.name, ".up_proj.weight");
+         EndsWith(decl.name, ".up_proj.weight") ||
+         EndsWith(decl.name, ".w3.weight");  // of an expert
 }
 
 // Where the bytes of `owner` are counted.

@@ -12,12 +12,11 @@ void Step::Copy(View to, ConstView from) {
                            *parts_.stream));
 }
 
-Scratch Step::NewScratch(int64_t rows, int64_t columns) {
-  StatusOr<Scratch> scratch =
-      parts_.scratch->Take(parts_.dtype, {rows, columns});
+Scratch Step::NewScratch(DType dtype, int64_t rows, int64_t columns) {
+  StatusOr<Scratch> scratch = parts_.scratch->Take(dtype, {rows, columns});
   if (scratch.ok()) return *std::move(scratch);
   Keep(scratch.status());
-  return {nullptr, -1, View(nullptr, parts_.dtype, {rows, columns})};
+  return {nullptr, -1, View(nullptr, dtype, {rows, columns})};
 }
 
 Tensor Step::NewTensor(DType dtype, Shape shape) {

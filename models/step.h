@@ -60,7 +60,10 @@ class Step {
   void Copy(View to, ConstView from);  // contiguous, same bytes
 
   // Memory [rows, columns]; without memory a view of nothing and a failure.
-  [[nodiscard]] Scratch NewScratch(int64_t rows, int64_t columns);
+  [[nodiscard]] Scratch NewScratch(int64_t rows, int64_t columns) {
+    return NewScratch(parts_.dtype, rows, columns);
+  }
+  [[nodiscard]] Scratch NewScratch(DType dtype, int64_t rows, int64_t columns);
   // Memory that leaves with the visit's result.
   [[nodiscard]] Tensor NewTensor(DType dtype, Shape shape);
 

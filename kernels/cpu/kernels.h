@@ -8,6 +8,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/moe.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/sample.h"
 #include "kernels/registry.h"
@@ -20,9 +21,14 @@ template <typename T>
 Status EmbeddingCpu(const Embedding::Args& args, Stream& stream);
 template <typename T>
 Status KvWriteCpu(const KvWrite::Args& args, Stream& stream);
+template <typename T>
+Status CombineExpertsCpu(const CombineExperts::Args& args, Stream& stream);
+Status RouteTopKCpu(const RouteTopK::Args& args, Stream& stream);
 
 template <typename T, CpuIsa kIsa>
 Status MatmulCpu(const Matmul::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status GroupedMatmulCpu(const GroupedMatmul::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>

@@ -12,6 +12,8 @@ void RegisterFor(KernelRegistry& r) {
   constexpr DType kType = kDTypeOf<T>;
   r.Add<PackMatrix>(kCpu, kType, &cpu::PackMatrixCpu<T>);
   r.Add<Matmul>(kCpu, kType, &cpu::MatmulCpu<T, kIsa>);
+  r.Add<GroupedMatmul>(kCpu, kType, &cpu::GroupedMatmulCpu<T, kIsa>);
+  r.Add<CombineExperts>(kCpu, kType, &cpu::CombineExpertsCpu<T>);
   r.Add<RmsNorm>(kCpu, kType, &cpu::RmsNormCpu<T, kIsa>);
   r.Add<AddRmsNorm>(kCpu, kType, &cpu::AddRmsNormCpu<T, kIsa>);
   r.Add<Add>(kCpu, kType, &cpu::AddCpu<T, kIsa>);
@@ -24,6 +26,7 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<RotateAndStore>(kCpu, kType, &cpu::RotateAndStoreCpu<T, kIsa>);
   r.Add<PagedAttention>(kCpu, kType, &cpu::PagedAttentionCpu<T, kIsa>);
   // Logits are f32 whatever the dtype of the model.
+  r.Add<RouteTopK>(kCpu, kType, &cpu::RouteTopKCpu);
   r.Add<Sample>(kCpu, kType, &cpu::SampleCpu<kIsa>);
 }
 

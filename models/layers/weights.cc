@@ -130,6 +130,10 @@ WeightScope WeightScope::In(std::string_view name) const {
   return {*loader_, owner_, fmt::format("{}{}.", prefix_, name)};
 }
 
+std::string WeightScope::FullName(std::string_view name) const {
+  return fmt::format("{}{}", prefix_, name);
+}
+
 const TensorDecl* WeightScope::Declare(TensorDecl decl) const {
   decl.owner = owner_;
   loader_->declared_.push_back(std::move(decl));
@@ -188,7 +192,8 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
   for (const FusedRows& part : parts) {
     const TensorDecl* decl =
         Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
-                 .shape = {part.rows, k}});
+                 .shape = {part.rows, k},
+                 .elsewhere = part.elsewhere});
     if (decl == nullptr) continue;
     const SliceOptions& options = *loader_->options_;
     if (weight.buffer.data() == nullptr) {

@@ -28,6 +28,7 @@ struct PackedWeight {
 struct FusedRows {
   std::string_view name;  // without prefix and ".weight"
   int64_t rows = 0;
+  std::optional<TensorRows> elsewhere = std::nullopt;
 };
 
 // Declares or loads the tensors it is asked for, and keeps the first failure:
@@ -76,6 +77,7 @@ class WeightScope {
 
   // The scope of a submodule, "<prefix><name>.".
   [[nodiscard]] WeightScope In(std::string_view name) const;
+  [[nodiscard]] std::string FullName(std::string_view name) const;
 
   // "<name>.weight" [size], in the compute dtype.
   [[nodiscard]] Tensor Vector(std::string_view name, int64_t size) const;

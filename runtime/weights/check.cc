@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/check.h"
+
 namespace baton {
 namespace {
 
@@ -25,10 +27,29 @@ const TensorEntry* Sample(std::span<const TensorEntry> tensors,
                           std::span<const TensorDecl> declared) {
   for (const TensorDecl& decl : declared) {
     if (decl.any_one_element) continue;
-    const TensorEntry* entry = FindTensor(tensors, decl.name);
+    const TensorEntry* entry = FindDeclared(tensors, decl).entry;
     if (entry != nullptr) return entry;
   }
   return nullptr;
+}
+
+// What is wrong with one declared tensor; empty: nothing.
+std::string ProblemOf(const TensorDecl& decl, const FoundTensor& found,
+                      const TensorEntry* sample) {
+  if (found.entry == nullptr) {
+    if (decl.optional) return "";
+    return fmt::format("missing: {} {}", decl.name, ToString(decl.shape));
+  }
+  if (!found.fits) {
+    return fmt::format("misshapen: {} {}, expected {}", found.entry->name,
+                       ToString(found.entry->shape), ToString(found.expected));
+  }
+  if (!decl.any_one_element && found.entry->dtype != sample->dtype) {
+    return fmt::format("wrong type: {} {}, but {} is {}", found.entry->name,
+                       Name(found.entry->dtype), sample->name,
+                       Name(sample->dtype));
+  }
+  return "";
 }
 
 std::string Summary(const std::vector<std::string>& problems) {
@@ -54,32 +75,46 @@ const TensorEntry* FindTensor(std::span<const TensorEntry> tensors,
   return it != tensors.end() && it->name == name ? &*it : nullptr;
 }
 
-bool ShapeFits(const TensorDecl& decl, const Shape& shape) {
-  if (decl.any_one_element) return shape == Shape{} || shape == Shape{1};
-  return shape == decl.shape;
+FoundTensor FindDeclared(std::span<const TensorEntry> tensors,
+                         const TensorDecl& decl) {
+  FoundTensor found;
+  found.expected = decl.shape;
+  found.entry = FindTensor(tensors, decl.name);
+  if (found.entry != nullptr) {
+    const TensorEntry& entry = *found.entry;
+    const bool one = entry.shape == Shape{} || entry.shape == Shape{1};
+    found.fits = decl.any_one_element ? one : entry.shape == decl.shape;
+    if (found.fits) found.rows = {entry.data, entry.dtype, decl.shape};
+    return found;
+  }
+  if (!decl.elsewhere.has_value()) return found;
+  const TensorRows& place = *decl.elsewhere;
+  found.expected = place.shape;
+  found.entry = FindTensor(tensors, place.name);
+  if (found.entry == nullptr) return found;
+  found.fits = found.entry->shape == place.shape;
+  if (!found.fits) return found;
+  const int64_t columns = decl.shape[1];
+  const int64_t rows = place.shape.NumElements() / columns;
+  const int64_t end = place.first + decl.shape[0];
+  BATON_CHECK(place.shape[place.shape.rank() - 1] == columns && end <= rows);
+  found.rows = ConstView(found.entry->data, found.entry->dtype, {rows, columns})
+                   .Rows(place.first, end);
+  return found;
 }
 
 Status CheckTensors(std::span<const TensorEntry> tensors,
                     std::span<const TensorDecl> declared) {
   std::vector<std::string> problems;
-  std::unordered_set<std::string> known;
+  std::unordered_set<std::string> known, said;
   const TensorEntry* sample = Sample(tensors, declared);
   for (const TensorDecl& decl : declared) {
-    known.insert(decl.name);
-    const TensorEntry* entry = FindTensor(tensors, decl.name);
-    if (entry == nullptr) {
-      if (decl.optional) continue;
-      problems.push_back(
-          fmt::format("missing: {} {}", decl.name, ToString(decl.shape)));
-    } else if (!ShapeFits(decl, entry->shape)) {
-      problems.push_back(fmt::format("misshapen: {} {}, expected {}", decl.name,
-                                     ToString(entry->shape),
-                                     ToString(decl.shape)));
-    } else if (!decl.any_one_element && entry->dtype != sample->dtype) {
-      problems.push_back(fmt::format("wrong type: {} {}, but {} is {}",
-                                     decl.name, Name(entry->dtype),
-                                     sample->name, Name(sample->dtype)));
-    }
+    const FoundTensor found = FindDeclared(tensors, decl);
+    known.insert(found.entry == nullptr ? decl.name : found.entry->name);
+    std::string problem = ProblemOf(decl, found, sample);
+    // A stacked tensor is found once for each declared one that is in it.
+    if (problem.empty() || !said.insert(problem).second) continue;
+    problems.push_back(std::move(problem));
   }
   for (const TensorEntry& entry : tensors) {
     if (known.contains(entry.name) || IsIgnored(entry.name)) continue;

@@ -18,8 +18,14 @@ namespace baton {
 [[nodiscard]] const TensorEntry* FindTensor(
     std::span<const TensorEntry> tensors, const std::string& name);
 
-// Whether a file's shape is the declared one ([] and [1] are one where
-// `any_one_element` says so).
-[[nodiscard]] bool ShapeFits(const TensorDecl& decl, const Shape& shape);
+// A declared tensor as a checkpoint has it.
+struct FoundTensor {
+  const TensorEntry* entry = nullptr;  // null: it is not there
+  Shape expected;                      // of the entry
+  bool fits = false;  // [] and [1] are one where `any_one_element` says so
+  ConstView rows;     // as declared, if it fits; may be off its alignment
+};
+[[nodiscard]] FoundTensor FindDeclared(std::span<const TensorEntry> tensors,
+                                       const TensorDecl& decl);
 
 }  // namespace baton

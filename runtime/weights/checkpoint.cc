@@ -160,26 +160,24 @@ bool Checkpoint::Has(const std::string& name) const {
 
 StatusOr<HostRows> Checkpoint::Rows(const TensorDecl& decl, int64_t begin,
                                     int64_t end) const {
-  const TensorEntry* entry = FindTensor(state_->tensors, decl.name);
-  if (entry == nullptr) {
+  const FoundTensor found = FindDeclared(state_->tensors, decl);
+  if (found.entry == nullptr) {
     return NotFound("{}: no tensor {}", state_->directory, decl.name);
   }
-  if (!ShapeFits(decl, entry->shape)) {
+  if (!found.fits) {
     return InvalidArgument("{}: tensor {} is {}, expected {}",
-                           state_->directory, decl.name, ToString(entry->shape),
-                           ToString(decl.shape));
+                           state_->directory, found.entry->name,
+                           ToString(found.entry->shape),
+                           ToString(found.expected));
   }
-  // A scalar is one row.
-  const Shape shape = entry->shape.rank() == 0 ? Shape{1} : entry->shape;
-  if (begin < 0 || begin > end || end > shape[0]) {
+  if (begin < 0 || begin > end || end > found.rows.dim(0)) {
     return InvalidArgument("{}: rows [{},{}) of tensor {} {}",
                            state_->directory, begin, end, decl.name,
-                           ToString(shape));
+                           ToString(found.rows.shape()));
   }
-  const ConstView rows =
-      ConstView(entry->data, entry->dtype, shape).Rows(begin, end);
+  const ConstView rows = found.rows.Rows(begin, end);
   const auto address = reinterpret_cast<uintptr_t>(rows.data());
-  if (address % SizeOf(entry->dtype) != 0) return CopyRows(rows);
+  if (address % SizeOf(rows.dtype()) != 0) return CopyRows(rows);
   HostRows out;
   out.view = rows;
   return out;
@@ -190,10 +188,9 @@ Status Checkpoint::Check(std::span<const TensorDecl> declared) const {
 }
 
 void Checkpoint::Drop(const TensorDecl& decl) const {
-  const TensorEntry* entry = FindTensor(state_->tensors, decl.name);
-  if (entry == nullptr) return;
-  const int64_t bytes = entry->shape.NumElements() * SizeOf(entry->dtype);
-  DropMappedPages({entry->data, static_cast<size_t>(bytes)});
+  const ConstView rows = FindDeclared(state_->tensors, decl).rows;
+  if (rows.data() == nullptr) return;
+  DropMappedPages({rows.data(), static_cast<size_t>(rows.bytes())});
 }
 
 }  // namespace baton

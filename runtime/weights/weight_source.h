@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,14 @@ struct TensorOwner {
   friend bool operator==(const TensorOwner&, const TensorOwner&) = default;
 };
 
+// Rows of a tensor whose dimensions but the last are all counted as rows, as
+// those of [experts, out, in].
+struct TensorRows {
+  std::string name;
+  Shape shape;        // of the tensor
+  int64_t first = 0;  // row
+};
+
 // One tensor a decoder declares.
 struct TensorDecl {
   std::string name;
@@ -29,6 +38,8 @@ struct TensorDecl {
   TensorOwner owner;
   bool optional = false;         // may be missing from the file
   bool any_one_element = false;  // accepts [] and [1]
+  // Where a file without this name may have it: `shape` is rank 2 then.
+  std::optional<TensorRows> elsewhere = std::nullopt;
 };
 
 // A tensor of a checkpoint file; points into the mapping, where the file may

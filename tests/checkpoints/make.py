@@ -4,10 +4,11 @@
 
     python3 make.py [NAME ...]        needs torch, transformers 5.17, tokenizers
 
-Apertus and Arcee are computed by transformers; Nanbeige, which transformers
-does not have, by the forward in nanbeige.py, checked against the published
-golden values of a trained checkpoint of that family (largest difference of a
-log-probability 5e-5, same greedy tokens). Everything is fp32 arithmetic over bf16 weights.
+Apertus, Arcee and Mixtral are computed by transformers; Nanbeige, which it does
+not have, by the forward in nanbeige.py, checked against the published golden
+values of a trained checkpoint of that family (largest difference of a
+log-probability 5e-5, same greedy tokens). Everything is fp32 arithmetic over
+bf16 weights.
 """
 import json
 import pathlib
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, ApertusForCausalLM, ArceeForCausalLM
 
+import mixtral
 import nanbeige
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -185,6 +187,7 @@ SPECS = {
         },
     },
 }
+SPECS |= mixtral.specs(COMMON_4X, COMMON_5X)
 for spec in SPECS.values():
     spec["config"] |= {
         "attention_bias": False,
@@ -221,6 +224,7 @@ def weights(name, spec):
     before_attention, before_mlp = {
         "apertus": ("attention_layernorm", "feedforward_layernorm"),
         "arcee": ("input_layernorm", "post_attention_layernorm"),
+        "mixtral": ("input_layernorm", "post_attention_layernorm"),
         "nanbeige": ("input_layernorm", "post_attention_layernorm"),
     }[family]
     for i in range(c["num_hidden_layers"]):
@@ -243,13 +247,16 @@ def weights(name, spec):
             if name == "apertus":  # the other file leaves them out
                 out[act + "beta"] = scalar(0.375 + 0.125 * i)
                 out[act + "eps"] = scalar(-0.125 * (i + 1))
+        if family == "mixtral":
+            mixtral.experts(c, p, linear)
+            continue
         if family == "nanbeige":
             linear(p + "mlp.gate_proj.weight", f, d, 1.2)
         linear(p + "mlp.up_proj.weight", f, d)
         linear(p + "mlp.down_proj.weight", d, f, 0.8)
     norm("model.norm.weight", d)
     linear("lm_head.weight", v, d, 2.0)
-    return out
+    return mixtral.stacked(c, out) if spec.get("stacked") else out
 
 
 def save(path, spec, tensors):
@@ -308,6 +315,8 @@ def forward_of(path, spec):
     config = spec["config"]
     if config["model_type"] == "nanbeige":
         return lambda ids: nanbeige.forward(config, tensors, ids)
+    if config["model_type"] == "mixtral":
+        return logits_of(mixtral.model(path))
     cls = {"apertus": ApertusForCausalLM, "arcee": ArceeForCausalLM}
     hf = AutoConfig.from_pretrained(path, attn_implementation="eager")
     model = cls[config["model_type"]](hf).float().eval()
@@ -317,7 +326,10 @@ def forward_of(path, spec):
         assert key.endswith(("act_fn.beta", "act_fn.eps")), key
         value = 0.5 if key.endswith("beta") else -1e-6
         model.get_buffer(key).fill_(value)
+    return logits_of(model)
 
+
+def logits_of(model):
     def forward(ids):
         with torch.no_grad():
             return model(input_ids=torch.tensor([ids])).logits[0]

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/matmul.h"
 #include "kernels/registry.h"
 #include "runtime/tensor/tensor.h"
 
@@ -100,6 +101,27 @@ inline Tensor Filled(DType dtype, Shape shape, const std::vector<float>& data) {
   }
   return tensor;
 }
+
+// A weight as the checkpoint has it, and packed.
+struct Weight {
+  Weight(Machine& machine, DType dtype, int64_t n, int64_t k, uint32_t seed)
+      : plain(Random(dtype, {n, k}, seed, 0.1f)),
+        packed(Tensor::AllocateHost(dtype, {PadTo(n, 64) * PadTo(k, 32)})
+                   .value()) {
+    std::memset(packed.view().data(), 0, static_cast<size_t>(packed.bytes()));
+    EXPECT_TRUE(machine
+                    .Run<PackMatrix>(dtype, {plain.view(), 0,
+                                             packed.view().data(), dtype, n, k})
+                    .ok());
+  }
+  [[nodiscard]] PackedMatrix matrix() const {
+    return {packed.view().data(), plain.dtype(), plain.shape()[0],
+            plain.shape()[1]};
+  }
+
+  Tensor plain;
+  Tensor packed;
+};
 
 inline Tensor Copy(const Tensor& from) {
   Tensor to = Poisoned(from.dtype(), from.shape());

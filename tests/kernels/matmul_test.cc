@@ -7,27 +7,6 @@
 namespace baton {
 namespace {
 
-// A weight as the checkpoint has it, and packed.
-struct Weight {
-  Weight(Machine& machine, DType dtype, int64_t n, int64_t k, uint32_t seed)
-      : plain(Random(dtype, {n, k}, seed, 0.1f)),
-        packed(Tensor::AllocateHost(dtype, {PadTo(n, 64) * PadTo(k, 32)})
-                   .value()) {
-    std::memset(packed.view().data(), 0, static_cast<size_t>(packed.bytes()));
-    EXPECT_TRUE(machine
-                    .Run<PackMatrix>(dtype, {plain.view(), 0,
-                                             packed.view().data(), dtype, n, k})
-                    .ok());
-  }
-  [[nodiscard]] PackedMatrix matrix() const {
-    return {packed.view().data(), plain.dtype(), plain.shape()[0],
-            plain.shape()[1]};
-  }
-
-  Tensor plain;
-  Tensor packed;
-};
-
 class MatmulTest : public IsaTest {
  protected:
   Tensor Multiply(Machine& machine, ConstView x, const Weight& weight,

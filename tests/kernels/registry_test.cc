@@ -9,6 +9,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/moe.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/sample.h"
 #include "tests/kernels/kernel_testing.h"
@@ -27,7 +28,8 @@ struct OpList {
 };
 using AllOps =
     OpList<PackMatrix, Matmul, RmsNorm, AddRmsNorm, Add, SiluMul, Relu2, Xielu,
-           Embedding, Rope, KvWrite, RotateAndStore, PagedAttention, Sample>;
+           Embedding, Rope, KvWrite, RotateAndStore, PagedAttention, Sample,
+           RouteTopK, GroupedMatmul, CombineExperts>;
 
 TEST(KernelRegistryTest, HasEveryOpForEachTypeAndInstructionSet) {
   for (const CpuIsa isa :

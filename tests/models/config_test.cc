@@ -61,6 +61,14 @@ constexpr Refusal kRefusals[] = {
     {"arcee", "tie_word_embeddings", "true"},
     {"arcee", "head_dim", "15"},
     {"arcee", "model_type", "\"arcee_kda\""},
+    {"mixtral", "hidden_act", "\"gelu\""},
+    {"mixtral", "attention_bias", "true"},
+    {"mixtral", "tie_word_embeddings", "true"},
+    {"mixtral", "sliding_window", "4096"},
+    {"mixtral", "quantization_config", "{\"quant_method\": \"awq\"}"},
+    {"mixtral", "num_local_experts", "0"},
+    {"mixtral", "num_experts_per_tok", "6"},  // there are five
+    {"mixtral", "model_type", "\"minimax\""},
     {"nanbeige", "hidden_act", "\"gelu\""},
     {"nanbeige", "attention_bias", "true"},
     {"nanbeige", "tie_word_embeddings", "true"},
@@ -150,7 +158,7 @@ TEST(RegistryTest, NamesWhatThereIs) {
   const Status status = FindDecoder("LlamaForCausalLM").status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(Message(status), HasSubstr("ApertusForCausalLM, Arcee"));
-  EXPECT_EQ(AllDecoders().size(), 3);
+  EXPECT_EQ(AllDecoders().size(), 4);
 }
 
 std::map<std::string, TensorDecl> TensorsOf(const std::string& checkpoint) {

@@ -3,9 +3,11 @@
 // nothing shared but names and numbers; and each known mistake as a switch.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -36,15 +38,19 @@ enum class Trap {
   kLoopNormTwiceAtEnd,
   kDefaultTheta,
   kStagesRunAllTheirLoops,
+  kSwappedGateAndUp,
+  kNoRenormalization,
+  kRoundedRouterLogits,
 };
 
 struct PlainDecoder {
-  enum class Ffn { kXielu, kRelu2, kGatedSilu };
+  enum class Ffn { kXielu, kRelu2, kGatedSilu, kExperts };
 
   DecoderInfo info;
   int64_t heads = 0;
   double eps = 0;
   Ffn ffn = Ffn::kGatedSilu;
+  size_t top = 0;  // experts of a row
   bool qk_norm = false;
   bool loop_norm = false;
   Vec inv_freq;
@@ -226,17 +232,53 @@ struct PlainDecoder {
     return (std::expm1(std::min(x, least)) - x) * alpha_n + beta * x;
   }
 
-  Vec FeedForward(const Vec& x, const std::string& at) const {
-    Vec up = Times(at + "up_proj.weight", x);
-    if (ffn == Ffn::kGatedSilu) {
-      const Vec gate = Times(at + "gate_proj.weight", x);
-      for (size_t i = 0; i < up.size(); ++i) {
-        up[i] *= gate[i] / (1 + std::exp(-gate[i]));
-      }
-    } else {
-      for (double& u : up) u = Activate(u, at);
+  Vec Gated(const Vec& x, const std::string& gate_name,
+            const std::string& up_name, const std::string& down_name) const {
+    Vec up = Times(up_name, x);
+    const Vec gate = Times(gate_name, x);
+    for (size_t i = 0; i < up.size(); ++i) {
+      up[i] *= gate[i] / (1 + std::exp(-gate[i]));
     }
+    return Times(down_name, up);
+  }
+
+  Vec FeedForward(const Vec& x, const std::string& layer) const {
+    if (ffn == Ffn::kExperts) return Mixture(x, layer + "block_sparse_moe.");
+    const std::string at = layer + "mlp.";
+    if (ffn == Ffn::kGatedSilu) {
+      return Gated(x, at + "gate_proj.weight", at + "up_proj.weight",
+                   at + "down_proj.weight");
+    }
+    Vec up = Times(at + "up_proj.weight", x);
+    for (double& u : up) u = Activate(u, at);
     return Times(at + "down_proj.weight", up);
+  }
+
+  Vec Mixture(const Vec& x, const std::string& at) const {
+    Vec p = Times(at + "gate.weight", x);
+    for (double& z : p) {
+      const auto rounded = static_cast<float>(bf16(static_cast<float>(z)));
+      z = std::exp(trap == Trap::kRoundedRouterLogits ? rounded : z);
+    }
+    const double all = std::accumulate(p.begin(), p.end(), 0.0);
+    std::vector<size_t> chosen(p.size());
+    std::iota(chosen.begin(), chosen.end(), 0);
+    std::stable_sort(chosen.begin(), chosen.end(),
+                     [&](size_t a, size_t b) { return p[a] > p[b]; });
+    chosen.resize(top);
+    double sum = 0;
+    for (const size_t e : chosen) sum += p[e];
+    if (trap == Trap::kNoRenormalization) sum = all;
+    Vec out(x.size());
+    for (const size_t e : chosen) {
+      const std::string expert = fmt::format("{}experts.{}.", at, e);
+      const bool swapped = trap == Trap::kSwappedGateAndUp;
+      const Vec y = Gated(x, expert + (swapped ? "w3.weight" : "w1.weight"),
+                          expert + (swapped ? "w1.weight" : "w3.weight"),
+                          expert + "w2.weight");
+      for (size_t i = 0; i < out.size(); ++i) out[i] += p[e] / sum * y[i];
+    }
+    return out;
   }
 
   void Layer(Vec& h, int loop, int layer, double position) {
@@ -252,7 +294,7 @@ struct PlainDecoder {
     const Vec m = FeedForward(
         Normed(h, at + (own_names ? "feedforward_layernorm.weight"
                                   : "post_attention_layernorm.weight")),
-        at + "mlp.");
+        at);
     for (size_t i = 0; i < h.size(); ++i) h[i] += m[i];
   }
 

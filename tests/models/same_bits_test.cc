@@ -108,7 +108,8 @@ TEST_P(SameBitsTest, AndOneFlippedBitShows) {
 INSTANTIATE_TEST_SUITE_P(
     All, SameBitsTest,
     ::testing::Combine(::testing::Values("apertus", "apertus-4x-sharded",
-                                         "arcee", "arcee-mscale", "nanbeige",
+                                         "arcee", "arcee-mscale", "mixtral",
+                                         "mixtral-stacked", "nanbeige",
                                          "nanbeige-skip-norm"),
                        ::testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {

@@ -32,9 +32,11 @@ PlainDecoder PlainOf(const TinyCheckpoint& tiny) {
   plain.heads = config.Size("num_attention_heads").value();
   plain.eps = config.Number("rms_norm_eps").value();
   const std::string act = config.Text("hidden_act").value();
-  plain.ffn = act == "xielu"   ? PlainDecoder::Ffn::kXielu
-              : act == "relu2" ? PlainDecoder::Ffn::kRelu2
-                               : PlainDecoder::Ffn::kGatedSilu;
+  plain.ffn = act == "xielu"                    ? PlainDecoder::Ffn::kXielu
+              : act == "relu2"                  ? PlainDecoder::Ffn::kRelu2
+              : config.Has("num_local_experts") ? PlainDecoder::Ffn::kExperts
+                                                : PlainDecoder::Ffn::kGatedSilu;
+  plain.top = config.SizeOr("num_experts_per_tok", 1).value();
   plain.qk_norm = act == "xielu";
   plain.loop_norm = !config.BoolOr("skip_loop_final_norm", false).value();
   plain.Load(*tiny.files, tiny.decoder->tensors(config).value());
@@ -82,6 +84,13 @@ constexpr Row kRows[] = {
      Trap::kFactorFromPositions},
     {"ArceeDoesNotSquare", "arcee", Trap::kReluNotSquared},
     {"ArceeSquaresBeforeItClamps", "arcee", Trap::kSquareBeforeClamp},
+    // models: Mixtral. Its other traps: a window that null does not mean and
+    // the stacked tensors' order, in experts_test.cc.
+    {"MixtralSwapsGateAndUp", "mixtral", Trap::kSwappedGateAndUp},
+    {"MixtralSwapsGateAndUpOfStacks", "mixtral-stacked",
+     Trap::kSwappedGateAndUp},
+    {"MixtralDoesNotRenormalize", "mixtral", Trap::kNoRenormalization},
+    {"MixtralRoundsRouterLogits", "mixtral", Trap::kRoundedRouterLogits},
     // models: Nanbeige
     {"NanbeigeSharesKvSlotsBetweenLoops", "nanbeige", Trap::kSharedKvSlots},
     {"NanbeigeNormsOnlyAtTheEnd", "nanbeige", Trap::kLoopNormOnlyAtEnd},
@@ -110,7 +119,8 @@ TEST_P(PlainDecoderTest, AgreesWithTheDecoder) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlainDecoderTest,
                          ::testing::Values("apertus", "apertus-4x-sharded",
-                                           "arcee", "arcee-mscale", "nanbeige",
+                                           "arcee", "arcee-mscale", "mixtral",
+                                           "mixtral-stacked", "nanbeige",
                                            "nanbeige-skip-norm"),
                          [](const auto& info) {
                            std::string name = info.param;

@@ -257,11 +257,72 @@ TEST(CheckTest, CutsALongList) {
                AllOf(HasSubstr("25 tensors"), HasSubstr("\n  and 5 more"))));
 }
 
+// "b" of two matrices [3, 2], which a file may stack as [2, 3, 2].
+TensorDecl SecondOfStack() {
+  return {
+      .name = "b",
+      .shape = {3, 2},
+      .elsewhere = TensorRows{.name = "ab", .shape = {2, 3, 2}, .first = 3}};
+}
+
+TEST(StackedTensorTest, GivesItsRowsAsTheDeclaredTensor) {
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const TempFolder folder = TinyCheckpoint(
+      SafetensorsBuilder().Add("ab", "BF16", "[2,3,2]", Bf16Bytes(values)));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  const TensorDecl decl = SecondOfStack();
+  EXPECT_THAT((*checkpoint)->Check({&decl, 1}), IsOk());
+  const auto rows = (*checkpoint)->Rows(decl, 1, 3);
+  ASSERT_THAT(rows, IsOk());
+  EXPECT_EQ(rows->view.shape(), (Shape{2, 2}));
+  EXPECT_THAT(Values(rows->view), ElementsAre(9, 10, 11, 12));
+  EXPECT_TRUE(rows->owned.empty()) << "it is a view into the mapping";
+  EXPECT_THAT((*checkpoint)->Rows(decl, 1, 4),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("tensor b")));
+  (*checkpoint)->Drop(decl);
+}
+
+TEST(StackedTensorTest, IsReadOnlyWhereTheDeclaredNameIsNotThere) {
+  const std::vector<float> own = {1, 2, 3, 4, 5, 6};
+  const TempFolder folder =
+      TinyCheckpoint(SafetensorsBuilder()
+                         .Add("b", "BF16", "[3,2]", Bf16Bytes(own))
+                         .AddBf16("ab", {2, 3, 2}));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  const TensorDecl decl = SecondOfStack();
+  const auto rows = (*checkpoint)->Rows(decl, 0, 1);
+  ASSERT_THAT(rows, IsOk());
+  EXPECT_THAT(Values(rows->view), ElementsAre(1, 2));
+  EXPECT_THAT((*checkpoint)->Check({&decl, 1}),
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("unexpected: ab [2,3,2]")));
+}
+
+TEST(StackedTensorTest, IsRefusedOnceInAnotherShape) {
+  const TempFolder folder =
+      TinyCheckpoint(SafetensorsBuilder().AddBf16("ab", {2, 2, 3}));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  std::vector<TensorDecl> both(2, SecondOfStack());
+  both[0].name = "a";
+  both[0].elsewhere->first = 0;
+  EXPECT_THAT(
+      (*checkpoint)->Check(both),
+      StatusIs(StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("1 tensors"),
+                     HasSubstr("misshapen: ab [2,2,3], expected [2,3,2]"))));
+  EXPECT_THAT((*checkpoint)->Rows(both[1], 0, 1),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("tensor ab")));
+}
+
 TEST(CheckpointTest, OpensEveryTinyCheckpoint) {
   const std::string root =
       std::string(BATON_SOURCE_DIR) + "/tests/checkpoints/";
-  for (const char* name : {"apertus", "apertus-4x-sharded", "arcee",
-                           "arcee-mscale", "nanbeige", "nanbeige-skip-norm"}) {
+  for (const char* name :
+       {"apertus", "apertus-4x-sharded", "arcee", "arcee-mscale", "mixtral",
+        "mixtral-stacked", "nanbeige", "nanbeige-skip-norm"}) {
     const auto checkpoint = Checkpoint::Open(root + name);
     ASSERT_THAT(checkpoint, IsOk());
     EXPECT_THAT((*checkpoint)->config().Rope(), IsOk()) << name;

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts: which experts a row gets, the products with their
+// matrices, and the sum of what they give.
+//
+// Numerics contract: all that becomes of a row follows from the row. Its slots
+// are chosen in fp32; a product has the bits that Matmul gives it; slots are
+// added in order. Every row gets all of its experts: none has a capacity.
+//
+// A slot is a row's place for one expert: slot t * top + s is the s-th of row
+// t. Rows of x may each serve all slots of a row, or one slot.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "kernels/ops/matmul.h"
+#include "runtime/tensor/tensor.h"
+
+namespace baton {
+
+// For each row the `top` experts with the largest p = softmax(logits), largest
+// first and of equal ones the lower index first; their p over the sum of these.
+struct RouteTopK {
+  static constexpr std::string_view kName = "route_top_k";
+  struct Args {
+    ConstView logits;  // [tokens, experts] f32
+    View experts;      // [tokens, top] i32; a row has no expert twice
+    View weights;      // [tokens, top] f32
+  };
+};
+
+// out[slot] = x[row of the slot] W^T, W of the slot's expert.
+struct GroupedMatmul {
+  static constexpr std::string_view kName = "grouped_matmul";
+  struct Args {
+    ConstView x;        // [tokens or tokens * top, k], dtype of the weights
+    ConstView experts;  // [tokens, top] i32
+    std::span<const PackedMatrix> weights;  // [n, k] of each expert
+    View out;  // [tokens * top, n], dtype of x; must not alias x
+  };
+};
+
+// out[t] = cast(sum over s of weights[t, s] * y[t * top + s]), in fp32, s
+// ascending. (Published code adds in the dtype and by ascending expert; golden
+// values in fp32 prefer the single rounding.)
+struct CombineExperts {
+  static constexpr std::string_view kName = "combine_experts";
+  struct Args {
+    ConstView y;        // [tokens * top, hidden]
+    ConstView weights;  // [tokens, top] f32
+    View out;           // [tokens, hidden], dtype of y; must not alias y
+  };
+};
+
+}  // namespace baton

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts: a router, and the experts' FFNs.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/moe.h"
+#include "models/layers/linear.h"
+#include "models/layers/weights.h"
+#include "models/residual/stream.h"
+#include "models/step.h"
+
+namespace baton {
+
+// Which experts each row gets, and how much of each.
+struct Routing {
+  Scratch experts;  // [rows, top] i32
+  Scratch weights;  // [rows, top] f32
+};
+
+// The `top` largest of softmax(gate(x)), over their sum; logits stay in f32.
+class SoftmaxRouter {
+ public:
+  SoftmaxRouter(const WeightScope& w, const FusedRows& gate, int64_t hidden,
+                int64_t top)
+      : top_(top), gate_(w, {gate}, hidden), route_(w.Kernel<RouteTopK>()) {}
+
+  Routing operator()(ConstView x, Step& step) const {
+    const int64_t rows = x.dim(0);
+    const Scratch logits = step.NewScratch(DType::kF32, rows, gate_.out());
+    gate_.Into(x, logits.view(), step.batch().runs, step);
+    Routing routing = {.experts = step.NewScratch(DType::kI32, rows, top_),
+                       .weights = step.NewScratch(DType::kF32, rows, top_)};
+    step.Run<RouteTopK>(route_, {.logits = logits.view(),
+                                 .experts = routing.experts.view(),
+                                 .weights = routing.weights.view()});
+    return routing;
+  }
+
+ private:
+  int64_t top_;
+  Linear gate_;
+  KernelFn<RouteTopK> route_;
+};
+
+struct ExpertsShape {
+  int64_t experts = 0;
+  int64_t hidden = 0;
+  int64_t ffn = 0;  // of one expert
+};
+
+// An expert's matrices as tensors of its own, "<e>.<name>.weight", and where
+// files stack those of all: gate_up_stack [experts, gate rows then up rows,
+// hidden] and down_stack [experts, hidden, ffn].
+struct ExpertNames {
+  std::string_view gate, up, down;
+  std::string gate_up_stack, down_stack;  // in full
+};
+
+// Of each row the sum over its experts of weight * down(silu(gate(x)) * up(x)).
+class GatedSiluExperts {
+ public:
+  GatedSiluExperts(const WeightScope& w, const ExpertsShape& shape,
+                   const ExpertNames& names)
+      : shape_(shape),
+        matmul_(w.Kernel<GroupedMatmul>()),
+        silu_mul_(w.Kernel<SiluMul>()),
+        combine_(w.Kernel<CombineExperts>()) {
+    const int64_t hidden = shape.hidden;
+    const int64_t ffn = shape.ffn;
+    const TensorRows gate_up = {names.gate_up_stack,
+                                {shape.experts, 2 * ffn, hidden}};
+    const TensorRows down = {names.down_stack, {shape.experts, hidden, ffn}};
+    for (int64_t e = 0; e < shape.experts; ++e) {
+      const WeightScope expert = w.In(std::to_string(e));
+      gate_up_.Add(expert, hidden,
+                   {{names.gate, ffn, RowsFrom(gate_up, e * 2 * ffn)},
+                    {names.up, ffn, RowsFrom(gate_up, e * 2 * ffn + ffn)}});
+      down_.Add(expert, ffn,
+                {{names.down, hidden, RowsFrom(down, e * hidden)}});
+    }
+  }
+
+  Output<Sum::kPartial> operator()(Input&& x, const Routing& routing,
+                                   Step& step) const {
+    const int64_t rows = x.view().dim(0);
+    const int64_t slots = rows * routing.experts.view().dim(1);
+    const View experts = routing.experts.view();
+    const Scratch inner = step.NewScratch(slots, shape_.ffn);
+    {
+      const Scratch gate_up = step.NewScratch(slots, 2 * shape_.ffn);
+      step.Run<GroupedMatmul>(matmul_, {.x = x.view(),
+                                        .experts = experts,
+                                        .weights = gate_up_.matrices,
+                                        .out = gate_up.view()});
+      step.Run<SiluMul>(silu_mul_,
+                        {.gate_up = gate_up.view(), .out = inner.view()});
+    }
+    const Scratch down = step.NewScratch(slots, shape_.hidden);
+    step.Run<GroupedMatmul>(matmul_, {.x = inner.view(),
+                                      .experts = experts,
+                                      .weights = down_.matrices,
+                                      .out = down.view()});
+    Scratch sum = step.NewScratch(rows, shape_.hidden);
+    step.Run<CombineExperts>(combine_, {.y = down.view(),
+                                        .weights = routing.weights.view(),
+                                        .out = sum.view()});
+    return {std::move(sum), step};
+  }
+
+ private:
+  // One packed matrix for each expert.
+  struct Matrices {
+    std::vector<Buffer> buffers;
+    std::vector<PackedMatrix> matrices;
+
+    void Add(const WeightScope& w, int64_t k,
+             std::initializer_list<FusedRows> parts) {
+      PackedWeight packed = w.Matrix({parts.begin(), parts.size()}, k);
+      buffers.push_back(std::move(packed.buffer));
+      matrices.push_back(packed.matrix);
+    }
+  };
+  static TensorRows RowsFrom(TensorRows stack, int64_t first) {
+    stack.first = first;
+    return stack;
+  }
+
+  ExpertsShape shape_;
+  Matrices gate_up_;  // [2 * ffn, hidden]: gate, then up
+  Matrices down_;     // [hidden, ffn]
+  KernelFn<GroupedMatmul> matmul_;
+  KernelFn<SiluMul> silu_mul_;
+  KernelFn<CombineExperts> combine_;
+};
+
+}  // namespace baton

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/ops/moe.h"
+
+#include "tests/kernels/kernel_testing.h"
+
+namespace baton {
+namespace {
+
+Tensor Chosen(Shape shape, const std::vector<int32_t>& experts) {
+  Tensor tensor = Tensor::AllocateHost(DType::kI32, shape).value();
+  std::memcpy(tensor.view().data(), experts.data(),
+              experts.size() * sizeof(int32_t));
+  return tensor;
+}
+
+std::vector<int32_t> Ids(ConstView view) {
+  const int32_t* ids = view.Row<int32_t>(0);
+  return {ids, ids + view.shape().NumElements()};
+}
+
+struct Routed {
+  Tensor experts, weights;
+};
+
+class RouteTopKTest : public IsaTest {
+ protected:
+  Routed Route(ConstView logits, int64_t top) {
+    Routed routed = {Poisoned(DType::kI32, {logits.dim(0), top}),
+                     Poisoned(DType::kF32, {logits.dim(0), top})};
+    EXPECT_TRUE(machine()
+                    .Run<RouteTopK>(
+                        DType::kBF16,
+                        {logits, routed.experts.view(), routed.weights.view()})
+                    .ok());
+    return routed;
+  }
+};
+BATON_FOR_EACH_ISA(RouteTopKTest);
+
+TEST_P(RouteTopKTest, NormalizesTheChosenProbabilities) {
+  const Tensor logits =
+      Filled(DType::kF32, {1, 8}, {1, 2, 0.5f, -1, 1.8f, 0, -0.3f, 0.7f});
+  const Routed routed = Route(logits.view(), 2);
+  EXPECT_EQ(Ids(routed.experts.view()), (std::vector<int32_t>{1, 4}));
+  const Tensor want =
+      Filled(DType::kF32, {1, 2}, {0.5498339973f, 0.4501660027f});
+  ExpectNear(routed.weights.view(), want.view(), 1e-6f, 0);
+}
+
+TEST_P(RouteTopKTest, TakesTheLowerIndexOfEqualOnes) {
+  const Tensor logits =
+      Filled(DType::kF32, {2, 5}, {1, 3, 3, 3, 0, 2, 2, 2, 2, 2});
+  const Routed routed = Route(logits.view(), 3);
+  EXPECT_EQ(Ids(routed.experts.view()),
+            (std::vector<int32_t>{1, 2, 3, 0, 1, 2}));
+  EXPECT_FLOAT_EQ(At(routed.weights.view(), 1, 2), 1.0f / 3);
+}
+
+// Rounded to bf16, both logits would be 3 and the order the other one.
+TEST_P(RouteTopKTest, TellsLogitsApartThatBf16DoesNot) {
+  const Tensor logits = Filled(DType::kF32, {1, 3}, {3.001f, 0, 3.002f});
+  ASSERT_EQ(bf16(3.001f), bf16(3.002f));
+  EXPECT_EQ(Ids(Route(logits.view(), 2).experts.view()),
+            (std::vector<int32_t>{2, 0}));
+}
+
+TEST_P(RouteTopKTest, TakesAllExpertsAndOne) {
+  const Tensor logits = Filled(DType::kF32, {1, 3}, {-200, 0, 200});
+  const Routed all = Route(logits.view(), 3);
+  EXPECT_EQ(Ids(all.experts.view()), (std::vector<int32_t>{2, 0, 1}));
+  EXPECT_EQ(At(all.weights.view(), 0, 0), 1);
+  EXPECT_EQ(At(all.weights.view(), 0, 1), 0);
+  const Routed one = Route(logits.view(), 1);
+  EXPECT_EQ(Ids(one.experts.view()), (std::vector<int32_t>{2}));
+  EXPECT_EQ(At(one.weights.view(), 0, 0), 1);
+}
+
+TEST_P(RouteTopKTest, GivesARowTheSameBitsInAnyBatch) {
+  const Tensor logits = Random(DType::kF32, {300, 7}, 3, 2);
+  const Routed whole = Route(logits.view(), 3);
+  for (const int64_t row : {0, 1, 150, 299}) {
+    const Routed alone = Route(logits.view().Rows(row, row + 1), 3);
+    EXPECT_TRUE(SameBits(alone.experts.view(),
+                         whole.experts.view().Rows(row, row + 1)));
+    EXPECT_TRUE(SameBits(alone.weights.view(),
+                         whole.weights.view().Rows(row, row + 1)));
+  }
+}
+
+TEST_P(RouteTopKTest, ARowOfNansSpoilsItselfAlone) {
+  const Tensor logits = Filled(DType::kF32, {2, 3}, {0, NAN, 1, 1, 2, 3});
+  const Routed routed = Route(logits.view(), 2);
+  EXPECT_EQ(Ids(routed.experts.view()), (std::vector<int32_t>{0, 1, 2, 1}));
+  EXPECT_TRUE(std::isnan(At(routed.weights.view(), 0, 0)));
+  EXPECT_FALSE(std::isnan(At(routed.weights.view(), 1, 0)));
+}
+
+TEST_P(RouteTopKTest, RefusesShapesThatDoNotFit) {
+  const Tensor logits = Poisoned(DType::kF32, {2, 3});
+  const Tensor ids = Poisoned(DType::kI32, {2, 4});
+  const Tensor weights = Poisoned(DType::kF32, {2, 4});
+  const View i = ids.view(), w = weights.view();
+  const RouteTopK::Args wrong[] = {
+      {logits.view(), i, w},  // more than there are
+      {logits.view(), i.Columns(0, 0), w.Columns(0, 0)},
+      {logits.view(), i.Columns(0, 2), w.Columns(0, 1)},
+      {logits.view(), i.Rows(0, 1).Columns(0, 2), w.Columns(0, 2)},
+      {logits.view(), w.Columns(0, 2), w.Columns(0, 2)}};
+  for (const RouteTopK::Args& args : wrong) {
+    EXPECT_EQ(machine().Run<RouteTopK>(DType::kF32, args).code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
+// Experts of one shape.
+struct Experts {
+  Experts(Machine& machine, DType dtype, int count, int64_t n, int64_t k) {
+    for (int e = 0; e < count; ++e) {
+      weights.emplace_back(machine, dtype, n, k, 10 + e);
+      matrices.push_back(weights.back().matrix());
+    }
+  }
+  std::vector<Weight> weights;
+  std::vector<PackedMatrix> matrices;
+};
+
+class GroupedMatmulTest : public IsaTest {
+ protected:
+  Tensor Multiply(Machine& machine, ConstView x, ConstView chosen,
+                  const Experts& experts) {
+    const PackedMatrix& one = experts.matrices[0];
+    Tensor out = Poisoned(one.dtype, {chosen.dim(0) * chosen.dim(1), one.n});
+    EXPECT_TRUE(machine
+                    .Run<GroupedMatmul>(
+                        one.dtype, {x, chosen, experts.matrices, out.view()})
+                    .ok());
+    return out;
+  }
+  // Each slot by a matmul of its own.
+  void ExpectEachRow(ConstView x, ConstView chosen, const Experts& experts) {
+    const Tensor out = Multiply(machine(), x, chosen, experts);
+    const int64_t top = chosen.dim(1);
+    for (int64_t slot = 0; slot < out.shape()[0]; ++slot) {
+      const int64_t row = x.dim(0) == chosen.dim(0) ? slot / top : slot;
+      const auto e =
+          static_cast<size_t>(chosen.Row<int32_t>(slot / top)[slot % top]);
+      const Tensor want = Poisoned(x.dtype(), {1, experts.matrices[e].n});
+      ASSERT_TRUE(machine()
+                      .Run<Matmul>(x.dtype(), {.x = x.Rows(row, row + 1),
+                                               .weight = experts.matrices[e],
+                                               .out = want.view()})
+                      .ok());
+      ASSERT_TRUE(SameBits(out.view().Rows(slot, slot + 1), want.view()))
+          << Name(x.dtype()) << " slot " << slot << " expert " << e;
+    }
+  }
+};
+BATON_FOR_EACH_ISA(GroupedMatmulTest);
+
+// Odd sizes; experts 1 and 4 have no row, 5 has one, 0 several.
+TEST_P(GroupedMatmulTest, HasTheBitsOfAMatmulOfEachRow) {
+  const Tensor chosen = Chosen({5, 2}, {0, 3, 2, 0, 0, 5, 3, 0, 2, 3});
+  for (const DType dtype : kFloatTypes) {
+    const Experts experts(machine(), dtype, 6, 67, 45);
+    const Tensor x = Random(dtype, {5, 45}, 2);
+    ExpectEachRow(x.view(), chosen.view(), experts);
+    const Tensor a_row_a_slot = Random(dtype, {10, 45}, 3);
+    ExpectEachRow(a_row_a_slot.view(), chosen.view(), experts);
+  }
+}
+
+TEST_P(GroupedMatmulTest, TakesAllRowsToOneExpert) {
+  const Tensor chosen = Chosen({37, 1}, std::vector<int32_t>(37, 1));
+  for (const DType dtype : kFloatTypes) {
+    const Experts experts(machine(), dtype, 3, 130, 96);
+    const Tensor x = Random(dtype, {37, 96}, 2);
+    ExpectEachRow(x.view(), chosen.view(), experts);
+  }
+}
+
+TEST_P(GroupedMatmulTest, TakesOneRow) {
+  const Tensor chosen = Chosen({1, 3}, {2, 0, 1});
+  for (const DType dtype : kFloatTypes) {
+    const Experts experts(machine(), dtype, 3, 64, 32);
+    const Tensor x = Random(dtype, {1, 32}, 2);
+    ExpectEachRow(x.view(), chosen.view(), experts);
+  }
+}
+
+// The contract: a row has the same bits beside any others.
+TEST_P(GroupedMatmulTest, GivesARowTheSameBitsInAnyBatch) {
+  constexpr int64_t kRows = 90;
+  std::vector<int32_t> ids;
+  for (int32_t t = 0; t < kRows; ++t) {
+    ids.push_back(t * 7 % 5);
+    ids.push_back((t * 7 + 1 + t % 4) % 5);
+  }
+  const Tensor chosen = Chosen({kRows, 2}, ids);
+  for (const DType dtype : kFloatTypes) {
+    const Experts experts(machine(), dtype, 5, 72, 128);
+    const Tensor x = Random(dtype, {kRows, 128}, 2);
+    const Tensor whole = Multiply(machine(), x.view(), chosen.view(), experts);
+    for (const int64_t rows : {1, 2, 17, 40}) {
+      for (const int64_t first : {int64_t{0}, (kRows - rows) / 2}) {
+        const Tensor part =
+            Multiply(machine(), x.view().Rows(first, first + rows),
+                     chosen.view().Rows(first, first + rows), experts);
+        EXPECT_TRUE(SameBits(part.view(),
+                             whole.view().Rows(2 * first, 2 * (first + rows))));
+      }
+    }
+  }
+}
+
+TEST_P(GroupedMatmulTest, GivesTheSameBitsOnAnyNumberOfThreads) {
+  const Tensor chosen = Chosen({6, 2}, {0, 1, 1, 2, 0, 2, 2, 1, 0, 1, 1, 0});
+  const Experts experts(machine(), DType::kBF16, 3, 200, 512);
+  const Tensor x = Random(DType::kBF16, {6, 512}, 2);
+  const Tensor want = Multiply(machine(), x.view(), chosen.view(), experts);
+  for (const int threads : {2, 5}) {
+    Machine several(GetParam(), threads);
+    EXPECT_TRUE(
+        SameBits(Multiply(several, x.view(), chosen.view(), experts).view(),
+                 want.view()));
+  }
+}
+
+TEST_P(GroupedMatmulTest, ReadsRowsThatLieApart) {
+  const Tensor chosen = Chosen({3, 2}, {0, 1, 1, 0, 0, 1});
+  const Experts experts(machine(), DType::kBF16, 2, 70, 64);
+  const Tensor wide = Random(DType::kBF16, {3, 200}, 2);
+  ExpectEachRow(wide.view().Columns(33, 97), chosen.view(), experts);
+}
+
+TEST_P(GroupedMatmulTest, TakesZeroRows) {
+  const Experts experts(machine(), DType::kBF16, 2, 70, 64);
+  const Tensor x = Poisoned(DType::kBF16, {0, 64});
+  const Tensor none = Chosen({0, 2}, {});
+  EXPECT_EQ(Multiply(machine(), x.view(), none.view(), experts).shape()[0], 0);
+}
+
+TEST_P(GroupedMatmulTest, RefusesWhatDoesNotFit) {
+  const Experts experts(machine(), DType::kF32, 2, 70, 64);
+  const Experts thin(machine(), DType::kF32, 2, 70, 32);
+  const Tensor x = Poisoned(DType::kF32, {3, 64});
+  const Tensor chosen = Chosen({3, 2}, {0, 1, 1, 0, 0, 1});
+  const Tensor beyond = Chosen({3, 2}, {0, 1, 1, 2, 0, 1});
+  const Tensor negative = Chosen({3, 2}, {0, 1, 1, -1, 0, 1});
+  const Tensor out = Poisoned(DType::kF32, {6, 70});
+  const View rows = x.view();
+  const GroupedMatmul::Args wrong[] = {
+      {rows.Rows(0, 2), chosen.view(), experts.matrices, out.view()},
+      {rows, chosen.view(), experts.matrices, out.view().Rows(0, 3)},
+      {rows, chosen.view(), experts.matrices, out.view().Columns(0, 69)},
+      {rows, chosen.view(), thin.matrices, out.view()},
+      {rows, beyond.view(), experts.matrices, out.view()},
+      {rows, negative.view(), experts.matrices, out.view()},
+      {rows, chosen.view(), {}, out.view()}};
+  for (const GroupedMatmul::Args& args : wrong) {
+    EXPECT_EQ(machine().Run<GroupedMatmul>(DType::kF32, args).code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
+class CombineExpertsTest : public IsaTest {};
+BATON_FOR_EACH_ISA(CombineExpertsTest);
+
+TEST_P(CombineExpertsTest, GivesTheHandComputedSum) {
+  const Tensor weights = Filled(DType::kF32, {2, 2}, {0.75f, 0.25f, 1, 0.5f});
+  for (const DType dtype : kFloatTypes) {
+    const Tensor y = Filled(dtype, {4, 2}, {4, 8, -8, 4, 1, 2, 3, -4});
+    const Tensor out = Poisoned(dtype, {2, 2});
+    ASSERT_TRUE(
+        machine()
+            .Run<CombineExperts>(dtype, {y.view(), weights.view(), out.view()})
+            .ok());
+    const Tensor want = Filled(dtype, {2, 2}, {1, 7, 2.5f, 0});
+    EXPECT_TRUE(SameBits(out.view(), want.view()));
+  }
+}
+
+// With a rounding after each slot it would stay 1.
+TEST_P(CombineExpertsTest, RoundsOnceAfterTheSum) {
+  const Tensor weights = Filled(DType::kF32, {1, 3}, {1, 1, 1});
+  const Tensor y = Filled(DType::kBF16, {3, 1}, {1, 0x1p-8f, 0x1p-9f});
+  const Tensor out = Poisoned(DType::kBF16, {1, 1});
+  ASSERT_TRUE(machine()
+                  .Run<CombineExperts>(DType::kBF16,
+                                       {y.view(), weights.view(), out.view()})
+                  .ok());
+  EXPECT_EQ(At(out.view(), 0, 0), 1 + 0x1p-7f);
+}
+
+TEST_P(CombineExpertsTest, AddsSlotsInOrderWhateverTheBatch) {
+  for (const DType dtype : kFloatTypes) {
+    const Tensor weights = Random(DType::kF32, {40, 3}, 1);
+    const Tensor y = Random(dtype, {120, 300}, 2);
+    const Tensor whole = Poisoned(dtype, {40, 300});
+    ASSERT_TRUE(machine()
+                    .Run<CombineExperts>(
+                        dtype, {y.view(), weights.view(), whole.view()})
+                    .ok());
+    for (const int64_t row : {0, 17, 39}) {
+      const Tensor want = Poisoned(dtype, {1, 300});
+      for (int64_t i = 0; i < 300; ++i) {
+        float sum = 0;
+        for (int64_t s = 0; s < 3; ++s) {
+          const float term =
+              At(weights.view(), row, s) * At(y.view(), 3 * row + s, i);
+          sum += term;
+        }
+        Put(want.view(), 0, i, sum);
+      }
+      EXPECT_TRUE(SameBits(whole.view().Rows(row, row + 1), want.view()));
+    }
+  }
+}
+
+TEST_P(CombineExpertsTest, TakesZeroRows) {
+  const Tensor weights = Poisoned(DType::kF32, {0, 2});
+  const Tensor y = Poisoned(DType::kF32, {0, 8});
+  EXPECT_TRUE(machine()
+                  .Run<CombineExperts>(DType::kF32,
+                                       {y.view(), weights.view(), y.view()})
+                  .ok());
+}
+
+TEST_P(CombineExpertsTest, RefusesShapesThatDoNotFit) {
+  const Tensor weights = Poisoned(DType::kF32, {2, 2});
+  const Tensor y = Poisoned(DType::kF32, {4, 8});
+  const Tensor out = Poisoned(DType::kF32, {2, 8});
+  const CombineExperts::Args wrong[] = {
+      {y.view().Rows(0, 3), weights.view(), out.view()},
+      {y.view(), weights.view(), out.view().Rows(0, 1)},
+      {y.view(), weights.view(), out.view().Columns(0, 7)},
+      {y.view(), y.view().Rows(0, 2).Columns(0, 1), out.view()}};
+  for (const CombineExperts::Args& args : wrong) {
+    EXPECT_EQ(machine().Run<CombineExperts>(DType::kF32, args).code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace baton
