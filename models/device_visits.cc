@@ -250,8 +250,9 @@ std::optional<DeviceVisits::Shape> DeviceVisits::Recordable(
   Shape shape;
   shape.begin = args.range.begin;
   shape.rows = *std::lower_bound(kRowBuckets.begin(), kRowBuckets.end(), rows);
+  const int64_t longest = Longest(batch);
   shape.tokens = kTokenStep;
-  while (shape.tokens < Longest(batch)) shape.tokens *= 2;
+  while (shape.tokens < longest) shape.tokens *= 2;
   shape.sampled = ends;
   return shape;
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ops/activation.h"
 
-#include <cmath>
-
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows.h"
@@ -10,8 +8,6 @@
 
 namespace baton::cpu {
 namespace {
-
-double Softplus(double z) { return std::log1p(std::exp(z)); }
 
 template <typename T>
 Status MatchUnary(std::string_view what, ConstView x, View out) {
@@ -62,12 +58,8 @@ template <typename T, CpuIsa kIsa>
 Status XieluCpu(const Xielu::Args& args, Stream& stream) {
   BATON_RETURN_IF_ERROR(MatchUnary<T>("xielu", args.x, args.out));
   const InnerLoops<T>& loops = LoopsOf<T>(kIsa);
-  const XieluConstants constants = {
-      .positive = static_cast<float>(Softplus(args.alpha_p)),
-      .negative = static_cast<float>(args.beta + Softplus(args.alpha_n)),
-      .beta = args.beta,
-      .eps = args.eps,
-  };
+  const XieluConstants constants =
+      XieluConstantsOf(args.alpha_p, args.alpha_n, args.beta, args.eps);
   const int64_t ffn = args.x.dim(1);
   ForRows(stream, args.x.dim(0), ffn, [&](int64_t row) {
     loops.xielu(args.x.template Row<T>(row), args.out.template Row<T>(row), ffn,

@@ -11,17 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/ops/xielu.h"
 #include "kernels/registry.h"
 #include "runtime/tensor/dtype.h"
 
 namespace baton::cpu {
-
-struct XieluConstants {
-  float positive;  // Ap
-  float negative;  // An
-  float beta;
-  float eps;
-};
 
 // Rows of x against one block of 64 packed outputs.
 template <typename T>

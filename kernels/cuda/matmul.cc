@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernels.h"
@@ -9,12 +8,9 @@
 namespace baton::cuda {
 namespace {
 
-SkinnyXielu XieluOf(const MatmulActivation& a) {
-  const auto softplus = [](double z) { return std::log1p(std::exp(z)); };
-  return {.positive = static_cast<float>(softplus(a.alpha_p)),
-          .negative = static_cast<float>(a.beta + softplus(a.alpha_n)),
-          .beta = a.beta,
-          .eps = a.eps};
+XieluConstants XieluOf(const MatmulActivation& a) {
+  if (a.kind != MatmulActivation::Kind::kXielu) return {};
+  return XieluConstantsOf(a.alpha_p, a.alpha_n, a.beta, a.eps);
 }
 
 SkinnyActivation KindOf(const MatmulActivation& a) {

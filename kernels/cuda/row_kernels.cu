@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/common.cuh"
@@ -127,9 +126,9 @@ struct Relu2Function {
   }
 };
 struct XieluFunction {
-  float positive, negative, beta, eps;
+  XieluConstants c;
   __device__ float operator()(float x, float /*unused*/) const {
-    return XieluOf(x, positive, negative, beta, eps);
+    return XieluOf(x, c.positive, c.negative, c.beta, c.eps);
   }
 };
 
@@ -289,17 +288,8 @@ cudaError_t Relu2Rows(const ActivationArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t XieluRows(const ActivationArgs& args,
-                      const XieluParameters& parameters, cudaStream_t stream) {
-  const auto softplus = [](double z) { return std::log1p(std::exp(z)); };
-  return MapActivation(
-      args,
-      XieluFunction{
-          .positive = static_cast<float>(softplus(parameters.alpha_p)),
-          .negative = static_cast<float>(parameters.beta +
-                                         softplus(parameters.alpha_n)),
-          .beta = parameters.beta,
-          .eps = parameters.eps},
-      stream);
+                      const XieluConstants& constants, cudaStream_t stream) {
+  return MapActivation(args, XieluFunction{constants}, stream);
 }
 
 cudaError_t LookUpRows(const LookUpArgs& args, cudaStream_t stream) {

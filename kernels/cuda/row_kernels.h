@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "kernels/ops/xielu.h"
+
 namespace baton::cuda {
 
 inline constexpr int64_t kMaxNormSize = 32768;  // hidden
@@ -57,16 +59,12 @@ struct ActivationArgs {
   int64_t out_stride;
   int64_t rows, ffn;
 };
-struct XieluParameters {
-  float alpha_p, alpha_n;  // raw, as stored
-  float beta, eps;
-};
 [[nodiscard]] cudaError_t SiluMulRows(const ActivationArgs& args,
                                       cudaStream_t stream);
 [[nodiscard]] cudaError_t Relu2Rows(const ActivationArgs& args,
                                     cudaStream_t stream);
 [[nodiscard]] cudaError_t XieluRows(const ActivationArgs& args,
-                                    const XieluParameters& parameters,
+                                    const XieluConstants& constants,
                                     cudaStream_t stream);
 
 // out[i] = table[index[i]]; an index below zero stands for the token at

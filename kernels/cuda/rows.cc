@@ -13,6 +13,21 @@ Status MatchActivation(ShapeMatch& match, ConstView x, View out) {
   return match.status();
 }
 
+Status MatchUnary(std::string_view op, ConstView x, View out) {
+  ShapeMatch match(op);
+  match.Match("x", x, {"rows", "ffn"}).Match("out", out, {"rows", "ffn"});
+  return MatchActivation(match, x, out);
+}
+
+ActivationArgs RowsOf(ConstView x, View out) {
+  return {.x = x.data(),
+          .x_stride = x.row_stride(),
+          .out = out.data(),
+          .out_stride = out.row_stride(),
+          .rows = out.dim(0),
+          .ffn = out.dim(1)};
+}
+
 }  // namespace
 
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream) {
@@ -85,48 +100,24 @@ Status SiluMulCuda(const SiluMul::Args& args, Stream& stream) {
   BATON_RETURN_IF_ERROR(MatchActivation(match, args.gate_up, args.out));
   match.Require(match["both"] == 2 * match["ffn"], "gate_up has 2 x ffn");
   BATON_RETURN_IF_ERROR(match.status());
-  return CudaStatus(SiluMulRows({.x = args.gate_up.data(),
-                                 .x_stride = args.gate_up.row_stride(),
-                                 .out = args.out.data(),
-                                 .out_stride = args.out.row_stride(),
-                                 .rows = match["rows"],
-                                 .ffn = match["ffn"]},
-                                CudaStreamOf(stream)),
-                    "silu_mul");
+  return CudaStatus(
+      SiluMulRows(RowsOf(args.gate_up, args.out), CudaStreamOf(stream)),
+      "silu_mul");
 }
 
 Status Relu2Cuda(const Relu2::Args& args, Stream& stream) {
-  ShapeMatch match("relu2");
-  match.Match("x", args.x, {"rows", "ffn"})
-      .Match("out", args.out, {"rows", "ffn"});
-  BATON_RETURN_IF_ERROR(MatchActivation(match, args.x, args.out));
-  return CudaStatus(Relu2Rows({.x = args.x.data(),
-                               .x_stride = args.x.row_stride(),
-                               .out = args.out.data(),
-                               .out_stride = args.out.row_stride(),
-                               .rows = match["rows"],
-                               .ffn = match["ffn"]},
-                              CudaStreamOf(stream)),
+  BATON_RETURN_IF_ERROR(MatchUnary("relu2", args.x, args.out));
+  return CudaStatus(Relu2Rows(RowsOf(args.x, args.out), CudaStreamOf(stream)),
                     "relu2");
 }
 
 Status XieluCuda(const Xielu::Args& args, Stream& stream) {
-  ShapeMatch match("xielu");
-  match.Match("x", args.x, {"rows", "ffn"})
-      .Match("out", args.out, {"rows", "ffn"});
-  BATON_RETURN_IF_ERROR(MatchActivation(match, args.x, args.out));
-  return CudaStatus(XieluRows({.x = args.x.data(),
-                               .x_stride = args.x.row_stride(),
-                               .out = args.out.data(),
-                               .out_stride = args.out.row_stride(),
-                               .rows = match["rows"],
-                               .ffn = match["ffn"]},
-                              {.alpha_p = args.alpha_p,
-                               .alpha_n = args.alpha_n,
-                               .beta = args.beta,
-                               .eps = args.eps},
-                              CudaStreamOf(stream)),
-                    "xielu");
+  BATON_RETURN_IF_ERROR(MatchUnary("xielu", args.x, args.out));
+  const XieluConstants constants =
+      XieluConstantsOf(args.alpha_p, args.alpha_n, args.beta, args.eps);
+  return CudaStatus(
+      XieluRows(RowsOf(args.x, args.out), constants, CudaStreamOf(stream)),
+      "xielu");
 }
 
 Status EmbeddingCuda(const Embedding::Args& args, Stream& stream) {

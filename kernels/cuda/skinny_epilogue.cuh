@@ -17,7 +17,7 @@ struct SkinnySink {
   int64_t ldo;  // elements
   SkinnyOut out_type;
   SkinnyActivation activation;
-  SkinnyXielu xielu;
+  XieluConstants xielu;
 };
 
 __device__ inline float RoundToBf16(float v) {
@@ -35,7 +35,7 @@ __device__ inline void StoreSum(const SkinnySink& sink, int64_t token,
   if (sink.activation == SkinnyActivation::kRelu2) {
     sum = Relu2Of(RoundToBf16(sum));
   } else if (sink.activation == SkinnyActivation::kXielu) {
-    const SkinnyXielu& c = sink.xielu;
+    const XieluConstants& c = sink.xielu;
     sum = XieluOf(RoundToBf16(sum), c.positive, c.negative, c.beta, c.eps);
   }
   static_cast<__nv_bfloat16*>(sink.out)[at] = __float2bfloat16_rn(sum);

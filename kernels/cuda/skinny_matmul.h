@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "kernels/ops/xielu.h"
+
 namespace baton::cuda {
 
 inline constexpr int64_t kSkinnyMaxRows = 64;
@@ -48,13 +50,6 @@ enum class SkinnyActivation : int {
   kRelu2,  // max(y, 0)^2
   kXielu,  // kernels/ops/activation.h
 };
-struct SkinnyXielu {
-  float positive = 0;  // softplus(alpha_p)
-  float negative = 0;  // beta + softplus(alpha_n)
-  float beta = 0;
-  float eps = 0;
-};
-
 // How the work is laid out; 0 leaves it to the shape. Changes no bit. For
 // benchmarks and tests.
 struct SkinnyTuning {
@@ -72,7 +67,7 @@ struct SkinnyArgs {
   int64_t ldo;    // elements
   SkinnyOut out_type = SkinnyOut::kBf16;
   SkinnyActivation activation = SkinnyActivation::kNone;
-  SkinnyXielu xielu = {};
+  XieluConstants xielu = {};
   SkinnyTuning tuning = {};
 };
 

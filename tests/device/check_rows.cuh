@@ -159,8 +159,11 @@ inline void CheckActivations(int64_t rows, int64_t ffn, int64_t pad) {
           [](double g, double u) { return g / (1 + std::exp(-g)) * u; });
   CUDA_OK(cuda::Relu2Rows(args, nullptr));
   compare("relu2", [](double v, double) { return v > 0 ? v * v : 0.0; });
-  const cuda::XieluParameters p = {0.3f, -0.7f, 0.5f, -1e-6f};
-  CUDA_OK(cuda::XieluRows(args, p, nullptr));
+  struct {
+    float alpha_p, alpha_n, beta, eps;
+  } const p = {0.3f, -0.7f, 0.5f, -1e-6f};
+  CUDA_OK(cuda::XieluRows(
+      args, XieluConstantsOf(p.alpha_p, p.alpha_n, p.beta, p.eps), nullptr));
   const double positive = std::log1p(std::exp(double(p.alpha_p)));
   const double negative = p.beta + std::log1p(std::exp(double(p.alpha_n)));
   compare("xielu", [&](double v, double) {

@@ -109,15 +109,7 @@ int CheckActivations(int64_t m, cudaStream_t stream) {
   const int64_t n = operands.n;
   const SkinnyWeight weight =
       WeightOf(operands.w.data(), n, operands.k, operands.ld);
-  const cuda::XieluParameters parameters = {
-      .alpha_p = 0.2f, .alpha_n = 0.6f, .beta = 0.5f, .eps = -1e-6f};
-  const auto softplus = [](double z) { return std::log1p(std::exp(z)); };
-  const cuda::SkinnyXielu xielu = {
-      .positive = static_cast<float>(softplus(parameters.alpha_p)),
-      .negative =
-          static_cast<float>(parameters.beta + softplus(parameters.alpha_n)),
-      .beta = parameters.beta,
-      .eps = parameters.eps};
+  const XieluConstants xielu = XieluConstantsOf(0.2f, 0.6f, 0.5f, -1e-6f);
   const DeviceArray<__nv_bfloat16> product(m * n), want(m * n), fused(m * n);
   auto run = [&](SkinnyActivation activation,
                  const DeviceArray<__nv_bfloat16>& out) {
@@ -150,7 +142,7 @@ int CheckActivations(int64_t m, cudaStream_t stream) {
   CHECK_CUDA(Relu2Rows(args, stream));
   run(SkinnyActivation::kRelu2, fused);
   compare("relu2");
-  CHECK_CUDA(XieluRows(args, parameters, stream));
+  CHECK_CUDA(XieluRows(args, xielu, stream));
   run(SkinnyActivation::kXielu, fused);
   compare("xielu");
   return failures;
