@@ -21,7 +21,7 @@ namespace baton {
 // What a stage's visits take of time; for benchmarks.
 struct StageTimes {
   double busy_seconds = 0;  // with a visit that is not complete
-  double host_seconds = 0;  // of this thread, for visits
+  double host_seconds = 0;  // that this thread ran for visits
   int64_t visits = 0;
 };
 

@@ -4,12 +4,13 @@
 #include <algorithm>
 
 #include "actors/stage_actor.h"
+#include "runtime/base/clock.h"
 
 namespace baton {
 
 bool StageActor::Progress() {
   if (submitted_.empty()) return false;
-  const absl::Time start = Now();
+  const ThreadTime work;
   const StatusOr<bool> done = submitted_.front().result.done->Done();
   if (done.ok() && !*done) return false;
   Submitted visit = std::move(submitted_.front());
@@ -22,7 +23,7 @@ bool StageActor::Progress() {
     status = Complete(std::move(visit));
   }
   if (!status.ok()) Fail(std::move(status));
-  times_.host_seconds += absl::ToDoubleSeconds(Now() - start);
+  times_.host_seconds += work.Seconds();
   return true;
 }
 

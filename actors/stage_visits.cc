@@ -5,6 +5,7 @@
 #include <set>
 
 #include "actors/stage_actor.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 
 namespace baton {
@@ -183,6 +184,7 @@ StatusOr<bool> StageActor::Ready(const StepDescriptor& step, int pass) {
 
 Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
   const absl::Time start = Now();
+  const ThreadTime work;
   if (submitted_.empty()) {
     idle_seconds_.Add(absl::ToDoubleSeconds(start - idle_since_));
   }
@@ -219,7 +221,7 @@ Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
   } else {
     submitted_.push_back(std::move(visit));
   }
-  times_.host_seconds += absl::ToDoubleSeconds(Now() - start);
+  times_.host_seconds += work.Seconds();
   return OkStatus();
 }
 

@@ -5,23 +5,19 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/barrier.cuh"
 
 namespace baton::cuda {
 
-// A barrier that one arrival and the announced bytes complete.
+// One thread of a warp for each stage of its ring, which then fences.
 __device__ __forceinline__ void StageInit(uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(SharedOffset(barrier))
-      : "memory");
+  BarrierInit(SharedOffset(barrier));
 #endif
 }
-// Makes initialised barriers visible to the copy engine.
 __device__ __forceinline__ void StageInitFence() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  BarrierInitFence();
 #endif
 }
 // All lanes: starts the copy of two blocks of `bytes` (a multiple of 16) to
@@ -33,10 +29,7 @@ __device__ __forceinline__ void StageFill(uint64_t* barrier, char* to,
 #if __CUDA_ARCH__ >= 900
   if (lane != 0) return;
   const uint32_t at = SharedOffset(barrier);
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at),
-      "r"(2 * bytes)
-      : "memory");
+  BarrierExpect(at, 2 * bytes);
   const char* from[2] = {first, second};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -56,15 +49,7 @@ __device__ __forceinline__ void StageFill(uint64_t* barrier, char* to,
 // All lanes: waits for the fill number `fill` (0, 1, ...) of this stage.
 __device__ __forceinline__ void StageAwait(uint64_t* barrier, int fill) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(SharedOffset(barrier)),
-      "r"(fill & 1)
-      : "memory");
+  BarrierWait(SharedOffset(barrier), fill & 1);
 #endif
   __syncwarp();
 }

@@ -26,16 +26,21 @@ float ScaleLog2(float scale) {
                             std::numbers::log2e_v<double>);
 }
 
+int Attribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
 int Multiprocessors() {
-  static const int count = [] {
-    int device = 0;
-    int found = 0;
-    (void)cudaGetDevice(&device);
-    (void)cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount,
-                                 device);
-    return std::max(found, 1);
-  }();
+  static const int count =
+      std::max(Attribute(cudaDevAttrMultiProcessorCount), 1);
   return count;
+}
+int SharedBytesOfBlock() {
+  static const int bytes = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return bytes;
 }
 
 // Rows [first, first + rows) of a launch.
@@ -70,8 +75,8 @@ cudaError_t LaunchDecode(const DecodeWork& work, cudaStream_t stream) {
   const int64_t items = work.rows * work.max_spans * work.units;
   const int64_t blocks = std::min<int64_t>(items, Multiprocessors());
   return Launch(&DecodeKernel<kHeadDim>, dim3(Blocks(blocks)),
-                DecodeShape<kHeadDim>::kThreads, sizeof(DecodeShared<kHeadDim>),
-                stream, work);
+                2 * DecodeShape<kHeadDim>::kThreads,
+                sizeof(DecodeShared<kHeadDim>), stream, work);
 }
 
 cudaError_t LaunchTensor(const DecodeWork& work, cudaStream_t stream) {
@@ -103,9 +108,22 @@ cudaError_t LaunchPlain(const DecodeWork& work, int64_t q_heads,
                 kPlainThreads, 0, stream, plain);
 }
 
+size_t TensorSharedBytes(int64_t head_dim) {
+  switch (head_dim) {
+    case 64:
+      return sizeof(DecodeShared<64>);
+    case 128:
+      return sizeof(DecodeShared<128>);
+    default:
+      return sizeof(DecodeShared<256>);
+  }
+}
+
 bool SuitsTensorCores(const DecodeAttentionArgs& args) {
   const int64_t head_dim = args.pages.head_dim;
   return (head_dim == 64 || head_dim == 128 || head_dim == 256) &&
+         TensorSharedBytes(head_dim) <=
+             static_cast<size_t>(SharedBytesOfBlock()) &&
          IsAligned(args.q, 16) && args.q_stride % 8 == 0 &&
          IsAligned(args.out, 4) && args.out_stride % 2 == 0 &&
          IsAligned(args.pages.pool, 16) && args.pages.page_bytes % 16 == 0;

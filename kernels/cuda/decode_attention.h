@@ -2,11 +2,12 @@
 // Attention of generated tokens: each row is one query token, and sees the keys
 // of positions [0, its own] of its sequence, which are in the pages already.
 //
-// Keys are visited in spans of kDecodeSpan tokens from position 0. Inside a
-// span its pages are dealt to warps in a fixed way; warps, then spans, are
-// combined in order. fp32 scores, softmax and sums; weights are rounded to bf16
-// for the product with the values. The bits of a row depend on its query and
-// its sequence alone: not on the other rows, on max_spans or on the device.
+// Keys are visited in spans of kDecodeSpan tokens from position 0; the last
+// span takes what is left, half a span to one and a half. Inside a span its
+// pages are dealt to warps in a fixed way; warps, then spans, are combined in
+// order. fp32 scores, softmax and sums; weights are rounded to bf16 for the
+// product with the values. The bits of a row depend on its query and its
+// sequence alone: not on the other rows, on max_spans or on the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -43,8 +44,11 @@ struct DecodeAttentionArgs {
                                      int64_t kv_heads);
 
 // Zero rows submit nothing. head_dim 64, 128 and 256 with 16-byte aligned rows
-// use the tensor cores; any other even head_dim up to 256 a plain kernel.
-// invalidValue: a head_dim of neither kind, q_heads not a multiple of kv_heads.
+// use the tensor cores where a block may have 227 KB of shared memory; all
+// else, even head_dim up to 256, a plain kernel. Positions, row_sequence and
+// the page table must have been written before the stream's last launch that
+// was not a programmatic dependent (kernels/README.md). invalidValue: a
+// head_dim of neither kind, q_heads not a multiple of kv_heads.
 [[nodiscard]] cudaError_t DecodeAttention(const DecodeAttentionArgs& args,
                                           cudaStream_t stream);
 

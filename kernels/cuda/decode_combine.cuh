@@ -3,7 +3,7 @@
 // of warps and of spans.
 #pragma once
 
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/decode_attention.h"
 
 namespace baton::cuda {
@@ -53,32 +53,75 @@ __host__ __device__ constexpr int64_t ResultFloats(int64_t stored_heads,
 // The ring holds 128 KB whatever the head.
 template <int kHeadDim>
 struct DecodeShape {
-  static constexpr int kWarps = kHeadDim == 256 ? 4 : 8;
-  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kWarps = kHeadDim == 256 ? 4 : 8;  // of each kind
+  static constexpr int kThreads = kWarps * kWarp;         // of each kind
   static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
   static constexpr int kBlockBytes = 2 * kPage * kHeadDim;  // of keys or values
   static constexpr int kStageBytes = 2 * kBlockBytes;
-  static constexpr int kMergeStride = kHeadDim + 4;  // no bank conflicts
+  static constexpr int kStateStride = kHeadDim + 4;  // no bank conflicts
   // Pairs of dims of a unit that a thread combines.
   static constexpr int kPairs = kUnitHeads * (kHeadDim / 2) / kThreads;
 };
 
+// The last span of a row is its tail; the others are full.
 struct DecodeRows {
-  int spans_before[kMaxDecodeRows + 1];
+  int full_before[kMaxDecodeRows + 1];  // spans of the rows before
+  int tails_before[kMaxDecodeRows + 1];
   int position[kMaxDecodeRows];
   int sequence[kMaxDecodeRows];
+};
+
+// What the visiting warps know of an item.
+template <int kHeadDim>
+struct DecodeStates {
+  using Shape = DecodeShape<kHeadDim>;
+  float out[Shape::kWarps * kUnitHeads * Shape::kStateStride];
+  float2 softmax[Shape::kWarps * kUnitHeads];  // largest score, weight
 };
 
 template <int kHeadDim>
 struct DecodeShared {
   using Shape = DecodeShape<kHeadDim>;
   char ring[Shape::kWarps][Shape::kStages][Shape::kStageBytes];
-  uint64_t barriers[Shape::kWarps][Shape::kStages];
-  float merge[Shape::kWarps * kUnitHeads * Shape::kMergeStride];
-  float2 softmax[Shape::kWarps * kUnitHeads];  // largest score, weight
+  uint64_t arrived[Shape::kWarps][Shape::kStages];
+  DecodeStates<kHeadDim> states[2];
   DecodeRows rows;
   int is_last;
 };
+
+// Barriers of a block, beside that of __syncthreads. Visiting warps hand states
+// over to the combining ones, which give the place back.
+enum DecodeBarrier : int {
+  kFull = 1,       // and 2
+  kEmpty = 3,      // and 4
+  kCombining = 5,  // the combining warps among themselves
+};
+
+// Spans before the last one. The last has more than half a span, unless it is
+// the only one, and at most one and a half: a short one costs as much as
+// others.
+__device__ __forceinline__ int FullSpans(int tokens) {
+  const int rounded = (tokens + kSpanTokens / 2 - 1) / kSpanTokens;
+  return rounded > 0 ? rounded - 1 : 0;
+}
+
+// A warp: counts[i + 1] = what rows [0, i] have in all, from what each has.
+__device__ __forceinline__ void AddUp(int rows, int* counts) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int before = 0;
+  for (int first = 0; first < rows; first += kWarp) {
+    const int i = first + lane;
+    int sum = i < rows ? counts[i + 1] : 0;
+#pragma unroll
+    for (int width = 1; width < kWarp; width *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, sum, width);
+      if (lane >= width) sum += other;
+    }
+    if (i < rows) counts[i + 1] = before + sum;
+    before += __shfl_sync(kAllLanes, sum, kWarp - 1);
+  }
+  if (lane == 0) counts[0] = 0;
+}
 
 // All threads: what the rows need, and how many spans come before each.
 template <int kThreads>
@@ -89,25 +132,13 @@ __device__ __forceinline__ void ReadRows(const DecodeWork& work,
     const int position = LoadInt(work.positions + i);
     rows.sequence[i] = sequence;
     rows.position[i] = position;
-    rows.spans_before[i + 1] = sequence < 0 ? 0 : position / kSpanTokens + 1;
+    rows.full_before[i + 1] = sequence < 0 ? 0 : FullSpans(position + 1);
+    rows.tails_before[i + 1] = sequence < 0 ? 0 : 1;
   }
-  if (threadIdx.x == 0) rows.spans_before[0] = 0;
   __syncthreads();
-  if (threadIdx.x < kWarp) {
-    const int lane = static_cast<int>(threadIdx.x);
-    int before = 0;
-    for (int first = 0; first < work.rows; first += kWarp) {
-      const int i = first + lane;
-      int sum = i < work.rows ? rows.spans_before[i + 1] : 0;
-#pragma unroll
-      for (int width = 1; width < kWarp; width *= 2) {
-        const int other = __shfl_up_sync(kAllLanes, sum, width);
-        if (lane >= width) sum += other;
-      }
-      if (i < work.rows) rows.spans_before[i + 1] = before + sum;
-      before += __shfl_sync(kAllLanes, sum, kWarp - 1);
-    }
-  }
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  if (warp == 0) AddUp(work.rows, rows.full_before);
+  if (warp == 1) AddUp(work.rows, rows.tails_before);
   __syncthreads();
 }
 
@@ -118,129 +149,127 @@ __device__ __forceinline__ void StoreOut(const DecodeWork& work, int row,
   *reinterpret_cast<uint32_t*>(to) = PackBf16(total.x / sum, total.y / sum);
 }
 
-// All threads of the last block: the spans of a unit, in order, in two passes:
-// the largest score of each head, then the weighted sum.
+// A head's sums over parts of the keys, added part by part in a fixed order.
+struct CombinedPair {
+  float largest = -kInfinity;
+  float2 out = {};
+  float sum = 0;
+
+  template <int kParts>
+  __device__ __forceinline__ void Add(const float2 (&softmax)[kParts],
+                                      const float2 (&parts)[kParts]) {
+    float best = largest;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) best = fmaxf(best, softmax[i].x);
+    const float keep = exp2f(largest - best);
+    out = {out.x * keep, out.y * keep};
+    sum *= keep;
+    largest = best;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const float factor = exp2f(softmax[i].x - best);
+      out.x = fmaf(parts[i].x, factor, out.x);
+      out.y = fmaf(parts[i].y, factor, out.y);
+      sum = fmaf(softmax[i].y, factor, sum);
+    }
+  }
+};
+
+// The combining threads of the block that is last: the spans of a unit, eight
+// at a time, since each eight are a round trip to L2.
 template <int kHeadDim>
 __device__ __forceinline__ void CombineSpans(const DecodeWork& work, int row,
-                                             int unit, int spans,
-                                             const float* results,
-                                             DecodeShared<kHeadDim>& block) {
+                                             int unit, int spans, int thread,
+                                             const float* results) {
   using Shape = DecodeShape<kHeadDim>;
-  const int thread = static_cast<int>(threadIdx.x);
+  constexpr int kParts = 8;
   const int heads = UnitHeads(work, unit);
   const int64_t stride = ResultFloats(work.stored_heads, kHeadDim);
-  const float* softmax = results + work.stored_heads * kHeadDim;
-  float* largest = block.merge;                        // [8]
-  float* factors = largest + kUnitHeads;               // [8][spans]
-  float* sums = factors + kUnitHeads * kCombineSpans;  // [8][spans]
-  for (int head = thread / kWarp; head < heads; head += Shape::kWarps) {
-    float best = -kInfinity;
-    for (int s = thread % kWarp; s < spans; s += kWarp) {
-      best = fmaxf(best, __ldcg(softmax + s * stride + 2 * head));
-    }
-    best = WarpMax(best);
-    if (thread % kWarp == 0) largest[head] = best;
-  }
-  float2 total[Shape::kPairs] = {};
-  float sum[Shape::kPairs] = {};
-  for (int first = 0; first < spans; first += kCombineSpans) {
-    const int count = min(kCombineSpans, spans - first);
-    __syncthreads();
-    for (int i = thread; i < heads * count; i += Shape::kThreads) {
-      const int head = i / count;
-      const int s = i % count;
-      const float2 x = __ldcg(reinterpret_cast<const float2*>(
-          softmax + (first + s) * stride + 2 * head));
-      const float factor = exp2f(x.x - largest[head]);
-      factors[head * kCombineSpans + s] = factor;
-      sums[head * kCombineSpans + s] = factor * x.y;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < Shape::kPairs; ++n) {
-      const int pair = thread + n * Shape::kThreads;
-      const int head = pair / (kHeadDim / 2);
-      if (head >= heads) break;
-      const float* from = results + first * stride + 2 * pair;
-#pragma unroll 8
-      for (int s = 0; s < count; ++s) {
-        const float2 x =
-            __ldcg(reinterpret_cast<const float2*>(from + s * stride));
-        const float factor = factors[head * kCombineSpans + s];
-        total[n].x = fmaf(x.x, factor, total[n].x);
-        total[n].y = fmaf(x.y, factor, total[n].y);
-        sum[n] += sums[head * kCombineSpans + s];
-      }
-    }
-  }
+  const float* of_heads = results + work.stored_heads * kHeadDim;
 #pragma unroll
   for (int n = 0; n < Shape::kPairs; ++n) {
     const int pair = thread + n * Shape::kThreads;
     const int head = pair / (kHeadDim / 2);
     if (head >= heads) break;
+    CombinedPair total;
+    for (int first = 0; first < spans; first += kParts) {
+      float2 softmax[kParts];
+      float2 parts[kParts];
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        const int64_t at = (first + i) * stride;
+        softmax[i] = {-kInfinity, 0};
+        parts[i] = {};
+        if (first + i >= spans) continue;
+        softmax[i] =
+            __ldcg(reinterpret_cast<const float2*>(of_heads + at + 2 * head));
+        parts[i] =
+            __ldcg(reinterpret_cast<const float2*>(results + at + 2 * pair));
+      }
+      total.Add(softmax, parts);
+    }
     StoreOut(work, row, UnitHead(work, unit) + head, kHeadDim,
-             pair % (kHeadDim / 2) * 2, total[n], sum[n]);
+             pair % (kHeadDim / 2) * 2, total.out, total.sum);
   }
 }
 
-// All threads: the results of the first `warps` warps, in order. A row of one
-// span is done then; the last span of others combines them all.
+// The combining threads: the states of the first `warps` visiting warps, in
+// order, to the output of a row of one span, else to the scratch.
 template <int kHeadDim>
-__device__ __forceinline__ void MergeWarps(const DecodeWork& work, int row,
-                                           int unit, int span, int spans,
-                                           int warps,
-                                           DecodeShared<kHeadDim>& block) {
+__device__ __forceinline__ void CombineWarps(
+    const DecodeWork& work, int row, int unit, int spans, int warps, int thread,
+    const DecodeStates<kHeadDim>& states, float* result) {
   using Shape = DecodeShape<kHeadDim>;
-  const int thread = static_cast<int>(threadIdx.x);
   const int heads = UnitHeads(work, unit);
-  const int64_t place = static_cast<int64_t>(row) * work.units + unit;
-  float* results = work.scratch + place * work.max_spans *
-                                      ResultFloats(work.stored_heads, kHeadDim);
-  float* result = results + span * ResultFloats(work.stored_heads, kHeadDim);
 #pragma unroll
   for (int n = 0; n < Shape::kPairs; ++n) {
     const int pair = thread + n * Shape::kThreads;
     const int head = pair / (kHeadDim / 2);
     if (head >= heads) break;
     const int dim = pair % (kHeadDim / 2) * 2;
-    float largest = -kInfinity;
-    for (int w = 0; w < warps; ++w) {
-      largest = fmaxf(largest, block.softmax[w * kUnitHeads + head].x);
+    float2 softmax[Shape::kWarps];
+    float2 parts[Shape::kWarps];
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) {
+      const int at = w * kUnitHeads + head;
+      softmax[w] = {-kInfinity, 0};
+      parts[w] = {};
+      if (w >= warps) continue;
+      softmax[w] = states.softmax[at];
+      parts[w] = *reinterpret_cast<const float2*>(
+          states.out + at * Shape::kStateStride + dim);
     }
-    float2 total = {};
-    float sum = 0;
-    for (int w = 0; w < warps; ++w) {
-      const float2 softmax = block.softmax[w * kUnitHeads + head];
-      const float factor = exp2f(softmax.x - largest);
-      const float2 x = *reinterpret_cast<const float2*>(
-          block.merge + (w * kUnitHeads + head) * Shape::kMergeStride + dim);
-      total.x = fmaf(x.x, factor, total.x);
-      total.y = fmaf(x.y, factor, total.y);
-      sum = fmaf(softmax.y, factor, sum);
-    }
+    CombinedPair total;
+    total.Add(softmax, parts);
     if (spans == 1) {
-      StoreOut(work, row, UnitHead(work, unit) + head, kHeadDim, dim, total,
-               sum);
+      StoreOut(work, row, UnitHead(work, unit) + head, kHeadDim, dim, total.out,
+               total.sum);
       continue;
     }
-    *reinterpret_cast<float2*>(result + 2 * pair) = total;
+    *reinterpret_cast<float2*>(result + 2 * pair) = total.out;
     if (dim == 0) {
       *reinterpret_cast<float2*>(result + work.stored_heads * kHeadDim +
-                                 2 * head) = {largest, sum};
+                                 2 * head) = {total.largest, total.sum};
     }
   }
-  if (spans == 1) return;
-  __threadfence();
-  __syncthreads();
+}
+
+// The combining threads: whether this span of the unit is the last to be done.
+template <int kHeadDim>
+__device__ __forceinline__ bool IsLastSpan(const DecodeWork& work, int row,
+                                           int unit, int spans, int thread,
+                                           DecodeShared<kHeadDim>& block) {
   if (thread == 0) {
-    const bool is_last = atomicAdd(work.counters + place, 1) == spans - 1;
-    if (is_last) work.counters[place] = 0;
+    int32_t* counter =
+        work.counters + static_cast<int64_t>(row) * work.units + unit;
+    __threadfence();
+    const bool is_last = atomicAdd(counter, 1) == spans - 1;
+    if (is_last) *counter = 0;
     block.is_last = is_last ? 1 : 0;
+    __threadfence();
   }
-  __syncthreads();
-  if (block.is_last == 0) return;
-  __threadfence();
-  CombineSpans<kHeadDim>(work, row, unit, spans, results, block);
+  BarrierSync(kCombining, DecodeShape<kHeadDim>::kThreads);
+  return block.is_last != 0;
 }
 
 }  // namespace baton::cuda

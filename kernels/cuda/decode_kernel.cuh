@@ -18,31 +18,44 @@ namespace baton::cuda {
 // Where an item's keys are.
 struct DecodeItem {
   int row, unit, span;
-  int tokens;  // of the span, 1 to kDecodeSpan
+  int tokens;  // of the span, 1 to 1.5 kDecodeSpan
   int spans;   // of the row
 };
 
-__device__ __forceinline__ DecodeItem FindItem(const DecodeWork& work,
-                                               const DecodeRows& rows,
-                                               int item) {
-  const int number = item / work.units;
-  int low = 0;  // spans_before[low] <= number < spans_before[high]
-  int high = work.rows;
+// The row r for which before[r] <= number < before[r + 1].
+__device__ __forceinline__ int FindRow(const int* before, int rows,
+                                       int number) {
+  int low = 0;
+  int high = rows;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (rows.spans_before[middle] <= number) {
+    if (before[middle] <= number) {
       low = middle;
     } else {
       high = middle;
     }
   }
+  return low;
+}
+
+// Full spans come first, tails fill up the blocks that have fewer of them.
+__device__ __forceinline__ DecodeItem FindItem(const DecodeWork& work,
+                                               const DecodeRows& rows,
+                                               int item) {
+  const int number = item / work.units;
+  const int full = rows.full_before[work.rows];
+  const bool is_full = number < full;
   DecodeItem found;
-  found.row = low;
+  found.row = is_full ? FindRow(rows.full_before, work.rows, number)
+                      : FindRow(rows.tails_before, work.rows, number - full);
+  const int before = rows.full_before[found.row];
+  const int full_spans = rows.full_before[found.row + 1] - before;
   found.unit = item % work.units;
-  found.span = number - rows.spans_before[low];
-  found.spans = rows.spans_before[low + 1] - rows.spans_before[low];
-  const int left = rows.position[low] + 1 - found.span * kSpanTokens;
-  found.tokens = left < kSpanTokens ? left : kSpanTokens;
+  found.span = is_full ? number - before : full_spans;
+  found.spans = full_spans + 1;
+  found.tokens = is_full
+                     ? kSpanTokens
+                     : rows.position[found.row] + 1 - full_spans * kSpanTokens;
   return found;
 }
 
@@ -53,47 +66,63 @@ __device__ __forceinline__ int PagesOf(const DecodeItem& item, int warp) {
   return pages > warp ? (pages - warp + kWarps - 1) / kWarps : 0;
 }
 
-// Fills a warp's ring, page after page, item after item.
+// Fills a warp's ring, page after page, item after item. The page numbers of an
+// item are asked for while pages of the one before are on their way.
 template <int kHeadDim>
 struct DecodeFeed {
   using Shape = DecodeShape<kHeadDim>;
 
-  __device__ __forceinline__ void Next(const DecodeWork& work,
-                                       const DecodeRows& rows, int items,
-                                       char* ring, uint64_t* barriers) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    while (next == count) {
-      if (item >= items) return;
+  struct Item {
+    int count = 0;  // pages of this warp
+    int page = 0;   // lane i: number of its page i
+    int kv_head = 0;
+  };
+
+  __device__ __forceinline__ void Ask(const DecodeWork& work,
+                                      const DecodeRows& rows, int items,
+                                      int warp) {
+    ahead.count = 0;
+    while (item < items && ahead.count == 0) {
       const DecodeItem found = FindItem(work, rows, item);
       item += static_cast<int>(gridDim.x);
-      next = 0;
-      count = PagesOf<Shape::kWarps>(found, warp);
-      kv_head = found.unit / work.unit_tiles;
-      if (lane < count) {
-        page = LoadInt(work.pages.page_table +
-                       rows.sequence[found.row] * work.pages.page_stride +
-                       found.span * (kSpanTokens / kPage) + warp +
-                       lane * Shape::kWarps);
+      ahead.count = PagesOf<Shape::kWarps>(found, warp);
+      ahead.kv_head = found.unit / work.unit_tiles;
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
+      if (lane < ahead.count) {
+        ahead.page = LoadInt(work.pages.page_table +
+                             rows.sequence[found.row] * work.pages.page_stride +
+                             found.span * (kSpanTokens / kPage) + warp +
+                             lane * Shape::kWarps);
       }
     }
-    const int64_t id = __shfl_sync(kAllLanes, page, next);
+  }
+
+  __device__ __forceinline__ void Next(const DecodeWork& work,
+                                       const DecodeRows& rows, int items,
+                                       int warp, char* ring,
+                                       uint64_t* barriers) {
+    if (next == now.count) {
+      if (ahead.count == 0) return;
+      now = ahead;
+      next = 0;
+    }
+    const int64_t id = __shfl_sync(kAllLanes, now.page, next);
     const char* keys = static_cast<const char*>(work.pages.pool) +
                        id * work.pages.page_bytes +
-                       static_cast<int64_t>(kv_head) * Shape::kBlockBytes;
+                       static_cast<int64_t>(now.kv_head) * Shape::kBlockBytes;
     const char* values = keys + work.pages.kv_heads * Shape::kBlockBytes;
     const int stage = filled % Shape::kStages;
     StageFill(barriers + stage, ring + stage * Shape::kStageBytes, keys, values,
               Shape::kBlockBytes);
+    if (next == 0) Ask(work, rows, items, warp);
     ++next;
     ++filled;
   }
 
-  int item;       // the next one to look at
-  int next = 0;   // page of the current one
-  int count = 0;  // pages of the current one
-  int page = 0;   // lane i: id of its page i
-  int kv_head = 0;
+  int item;  // the next one to look at
+  Item now;
+  Item ahead;
+  int next = 0;  // page of `now`
   int filled = 0;
 };
 
@@ -196,12 +225,12 @@ __device__ __forceinline__ void VisitPage(const DecodeWork& work,
   }
 }
 
-// The warp's result to shared memory.
+// The warp's state to shared memory.
 template <int kHeadDim>
 __device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
-                                         float* merge, float2* softmax) {
+                                         int warp,
+                                         DecodeStates<kHeadDim>& states) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int at = warp * kUnitHeads + lane % 4 * 2 + i;
@@ -210,8 +239,9 @@ __device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
     for (int width = 4; width < kWarp; width *= 2) {
       sum += __shfl_xor_sync(kAllLanes, sum, width);
     }
-    if (lane / 4 == 0) softmax[at] = {state.largest[i], sum};
-    float* to = merge + at * DecodeShape<kHeadDim>::kMergeStride + lane / 4;
+    if (lane / 4 == 0) states.softmax[at] = {state.largest[i], sum};
+    float* to =
+        states.out + at * DecodeShape<kHeadDim>::kStateStride + lane / 4;
 #pragma unroll
     for (int t = 0; t < kHeadDim / 16; ++t) {
       to[t * 16] = state.out[t][i];
@@ -220,30 +250,24 @@ __device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
   }
 }
 
+// A visiting warp: its pages of all items of the block.
 template <int kHeadDim>
-__global__ void __launch_bounds__(DecodeShape<kHeadDim>::kThreads, 1)
-    DecodeKernel(DecodeWork work) {
+__device__ __forceinline__ void VisitItems(const DecodeWork& work, int items,
+                                           int warp,
+                                           DecodeShared<kHeadDim>& block) {
   using Shape = DecodeShape<kHeadDim>;
-  extern __shared__ __align__(128) char shared[];
-  auto& block = *reinterpret_cast<DecodeShared<kHeadDim>*>(shared);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  AllowNextGrid();
-  if (lane < Shape::kStages) StageInit(&block.barriers[warp][lane]);
-  StageInitFence();
-  AwaitPreviousGrids();
-  ReadRows<Shape::kThreads>(work, block.rows);
-  const int items = block.rows.spans_before[work.rows] * work.units;
-
   DecodeFeed<kHeadDim> feed;
   feed.item = static_cast<int>(blockIdx.x);
+  feed.Ask(work, block.rows, items, warp);
+  AwaitPreviousGrids();
   for (int i = 0; i < Shape::kStages; ++i) {
-    feed.Next(work, block.rows, items, block.ring[warp][0],
-              block.barriers[warp]);
+    feed.Next(work, block.rows, items, warp, block.ring[warp][0],
+              block.arrived[warp]);
   }
   int used = 0;
+  int done = 0;
   for (int i = static_cast<int>(blockIdx.x); i < items;
-       i += static_cast<int>(gridDim.x)) {
+       i += static_cast<int>(gridDim.x), ++done) {
     const DecodeItem item = FindItem(work, block.rows, i);
     const int count = PagesOf<Shape::kWarps>(item, warp);
     uint4 q[kHeadDim / 32];
@@ -252,20 +276,77 @@ __global__ void __launch_bounds__(DecodeShape<kHeadDim>::kThreads, 1)
     state.largest[0] = state.largest[1] = -kInfinity;
     for (int n = 0; n < count; ++n, ++used) {
       const int stage = used % Shape::kStages;
-      StageAwait(&block.barriers[warp][stage], used / Shape::kStages);
+      StageAwait(&block.arrived[warp][stage], used / Shape::kStages);
       const int left = item.tokens - (warp + n * Shape::kWarps) * kPage;
       VisitPage<kHeadDim>(work, block.ring[warp][stage],
                           left < kPage ? left : kPage, q, state);
       __syncwarp();
-      feed.Next(work, block.rows, items, block.ring[warp][0],
-                block.barriers[warp]);
+      feed.Next(work, block.rows, items, warp, block.ring[warp][0],
+                block.arrived[warp]);
     }
-    if (count > 0) PutState(state, block.merge, block.softmax);
-    __syncthreads();
+    if (done >= 2) BarrierSync(kEmpty + done % 2, 2 * Shape::kThreads);
+    if (count > 0) PutState(state, warp, block.states[done % 2]);
+    BarrierArrive(kFull + done % 2, 2 * Shape::kThreads);
+  }
+}
+
+// The combining warps: what the visiting warps made of each item, while these
+// are at the next ones.
+template <int kHeadDim>
+__device__ __forceinline__ void CombineItems(const DecodeWork& work, int items,
+                                             int thread,
+                                             DecodeShared<kHeadDim>& block) {
+  using Shape = DecodeShape<kHeadDim>;
+  AwaitPreviousGrids();
+  const int step = static_cast<int>(gridDim.x);
+  int done = 0;
+  for (int i = static_cast<int>(blockIdx.x); i < items; i += step, ++done) {
+    const DecodeItem item = FindItem(work, block.rows, i);
     const int pages = (item.tokens + kPage - 1) / kPage;
-    MergeWarps<kHeadDim>(work, item.row, item.unit, item.span, item.spans,
-                         pages < Shape::kWarps ? pages : Shape::kWarps, block);
-    __syncthreads();
+    const int64_t place =
+        static_cast<int64_t>(item.row) * work.units + item.unit;
+    const int64_t stride = ResultFloats(work.stored_heads, kHeadDim);
+    float* results = work.scratch + place * work.max_spans * stride;
+    BarrierSync(kFull + done % 2, 2 * Shape::kThreads);
+    CombineWarps<kHeadDim>(
+        work, item.row, item.unit, item.spans, min(pages, Shape::kWarps),
+        thread, block.states[done % 2], results + item.span * stride);
+    BarrierSync(kCombining, Shape::kThreads);  // states read, results written
+    if (i + 2 * step < items) {
+      BarrierArrive(kEmpty + done % 2, 2 * Shape::kThreads);
+    }
+    if (item.spans > 1 && IsLastSpan<kHeadDim>(work, item.row, item.unit,
+                                               item.spans, thread, block)) {
+      CombineSpans<kHeadDim>(work, item.row, item.unit, item.spans, thread,
+                             results);
+    }
+  }
+}
+
+// Rows, positions and page numbers are read ahead of the grids before: the
+// visit's upload wrote them before its first kernel started.
+template <int kHeadDim>
+__global__ void __launch_bounds__(2 * DecodeShape<kHeadDim>::kThreads, 1)
+    DecodeKernel(DecodeWork work) {
+  using Shape = DecodeShape<kHeadDim>;
+  extern __shared__ __align__(128) char shared[];
+  auto& block = *reinterpret_cast<DecodeShared<kHeadDim>*>(shared);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  AllowNextGrid();
+  if (warp < Shape::kWarps && lane < Shape::kStages) {
+    StageInit(&block.arrived[warp][lane]);
+  }
+  StageInitFence();
+  ReadRows<2 * Shape::kThreads>(work, block.rows);
+  const int items =
+      (block.rows.full_before[work.rows] + block.rows.tails_before[work.rows]) *
+      work.units;
+  if (warp < Shape::kWarps) {
+    VisitItems<kHeadDim>(work, items, warp, block);
+  } else {
+    CombineItems<kHeadDim>(
+        work, items, static_cast<int>(threadIdx.x) - Shape::kThreads, block);
   }
 }
 

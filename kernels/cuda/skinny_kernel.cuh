@@ -126,7 +126,7 @@ class SkinnyStages {
     if constexpr (Tile::kTeamThreads == 32) {
       __syncwarp();
     } else {
-      NamedBarrier(1 + team_, Tile::kTeamThreads);
+      BarrierSync(1 + team_, Tile::kTeamThreads);
     }
   }
   // Announces both copies of a stage.
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Tile = SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
   extern __shared__ __align__(1024) std::byte shared[];
-  LaunchDependents();
+  AllowNextGrid();
   PrefetchMap(map);
   PrefetchMap(x_map);
 
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(
   const int first_leaf = (rank * kTeams + team) * leaves;
   int group = leaf_begin(first_leaf);
 
-  const uint32_t base = SharedAddress(shared);
+  const uint32_t base = SharedOffset(shared);
   if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
   const int team_bytes = work.slots * Tile::kStageBytes;
   SkinnyStages<Tile> ring(base + team * team_bytes,
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(
   const uint32_t x_offset = Tile::kWBytes + token_part * kTokenTiles * 1024 +
                             SwizzledOffset(lane % 8, lane / 8);
 
-  WaitForPredecessors();
+  AwaitPreviousGrids();
   ring.FillX(x_map, group);
   float sum[2][kTokenTiles][4] = {};
 #pragma unroll 1
@@ -307,7 +307,11 @@ __global__ void __launch_bounds__(
                       token_part * kTokenTiles * 8 * Tile::kStride +
                       row_part * kBoxRows,
                   sum);
-  ClusterSync();
+  if (blocks > 1) {
+    ClusterSync();
+  } else {
+    __syncthreads();
+  }
   for (int i = rank * Tile::kThreads + thread; i < work.m * Tile::kRows;
        i += blocks * Tile::kThreads) {
     const int to_token = i / Tile::kRows, to_row = i % Tile::kRows;

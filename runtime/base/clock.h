@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ctime>
+
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -16,6 +18,22 @@ class Clock {
 class RealClock : public Clock {
  public:
   [[nodiscard]] absl::Time Now() const override { return absl::Now(); }
+};
+
+// How long the calling thread has run on a processor since this was made.
+class ThreadTime {
+ public:
+  [[nodiscard]] double Seconds() const { return Read() - start_; }
+
+ private:
+  static double Read() {
+    timespec t = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) +
+           1e-9 * static_cast<double>(t.tv_nsec);
+  }
+
+  double start_ = Read();
 };
 
 }  // namespace baton

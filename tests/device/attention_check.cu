@@ -30,6 +30,7 @@ void CheckFew() {
     CheckDecodeCase(head_dim, 4, 1);
     CheckPromptCase(head_dim, 4, 1, false);
   }
+  CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckSampleCase(Logits::kPeaked, 1003, 1003);
   CheckSampleCase(Logits::kFlat, 8192, 8196);
 }

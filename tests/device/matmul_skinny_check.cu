@@ -222,8 +222,18 @@ int CheckShape(int64_t n, int64_t k, cudaStream_t stream) {
 int CheckSkinnyFew() {
   cudaStream_t stream = nullptr;
   CHECK_CUDA(cudaStreamCreate(&stream));
-  int failures = CheckShape(100, 13, stream);  // the plain kernel
-  for (const int64_t n : {17, 200}) failures += CheckShape(n, 328, stream);
+  int failures = 0;
+  // The plain kernel, less than a box of rows, boxes and a part of one. Leaves
+  // of 2 and 3 groups: where some have none, racecheck of CUDA 13.0 loses count
+  // of the teams' barriers, and reports what is stored before a __syncthreads
+  // as racing with what is loaded behind it.
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{100, 13}, {17, 1100}, {200, 1100}}) {
+    const Operands operands(n, k);
+    const SkinnyWeight weight = WeightOf(operands.w.data(), n, k, operands.ld);
+    failures +=
+        CheckValues<float>(operands, weight, Reference(operands), stream);
+  }
   for (const int64_t m : {11, 64}) failures += CheckActivations(m, stream);
   CHECK_CUDA(cudaStreamDestroy(stream));
   return failures;
