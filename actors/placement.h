@@ -21,7 +21,6 @@ struct DecoderBytes {
   int64_t embedding = 0;
   int64_t final = 0;            // last norm and head
   std::vector<int64_t> layers;  // physical
-  int64_t kv_per_token = 0;     // of one unrolled layer
   int64_t parameters = 0;       // elements, whole checkpoint
 };
 [[nodiscard]] DecoderBytes CountBytes(const DecoderInfo& info,
@@ -46,6 +45,6 @@ struct StageBytes {
 [[nodiscard]] std::vector<StageBytes> PredictBytes(const DecoderInfo& info,
                                                    const DecoderBytes& bytes,
                                                    const Placement& placement,
-                                                   int64_t kv_tokens);
+                                                   const KvSizes& sizes);
 
 }  // namespace baton

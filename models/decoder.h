@@ -34,9 +34,11 @@ struct DecoderInfo {
   int64_t hidden = 0;
   int64_t vocab = 0;
   int64_t max_positions = 0;
-  KvShape kv;  // per unrolled layer, in the compute dtype
+  std::vector<LayerState> states;  // per unrolled layer, in the compute dtype
 
   [[nodiscard]] int unrolled_layers() const { return num_layers * num_loops; }
+  // The longest of its layers' windows; 0: every layer keeps all positions.
+  [[nodiscard]] int64_t Window() const;
 };
 
 // A copy of the residual stream at an unrolled layer's edge.
@@ -98,7 +100,7 @@ class StageSlice {
 struct SliceOptions {
   std::vector<UnrolledRange> ranges;  // ascending, disjoint, not empty
   DType dtype = DType::kBF16;         // of weights, activations and stream
-  int64_t kv_pages = 0;
+  KvSizes kv;
   const KernelRegistry* kernels = nullptr;
   Device* device = nullptr;
   Stream* stream = nullptr;

@@ -39,17 +39,19 @@ StatusOr<int64_t> ReadSize(const ModelConfig& config, const std::string& key,
   return size;
 }
 
-DecoderInfo DenseConfig::Info(const std::string& architecture,
-                              DType dtype) const {
+DecoderInfo DenseConfig::Info(const std::string& architecture) const {
   return {.architecture = architecture,
           .num_layers = num_layers,
           .num_loops = num_loops,
           .hidden = attention.hidden,
           .vocab = vocab,
-          .max_positions = max_positions,
-          .kv = {.dtype = dtype,
-                 .kv_heads = attention.kv_heads,
-                 .head_dim = attention.head_dim}};
+          .max_positions = max_positions};
+}
+
+LayerState DenseConfig::State(LayerIndex, DType dtype) const {
+  return {.dtype = dtype,
+          .kv_heads = attention.kv_heads,
+          .head_dim = attention.head_dim};
 }
 
 StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,

@@ -26,8 +26,11 @@ struct DenseConfig {
   [[nodiscard]] RopeFrequencies RopeTable() const {
     return ComputeRope(rope, attention.head_dim);
   }
-  [[nodiscard]] DecoderInfo Info(const std::string& architecture,
-                                 DType dtype) const;
+  // All but the layers' states.
+  [[nodiscard]] DecoderInfo Info(const std::string& architecture) const;
+  // What a physical layer keeps of a sequence: keys and values of every
+  // position. A config whose layers keep something else hides it.
+  [[nodiscard]] LayerState State(LayerIndex layer, DType dtype) const;
 };
 
 // A size of 1 to `most`. InvalidArgument: missing, or out of range.

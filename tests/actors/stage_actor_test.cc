@@ -50,7 +50,7 @@ class StageActorTest : public ::testing::Test {
     load.spec.config = model_.config_text;
     load.spec.ranges = {{0, 2}};
     load.spec.dtype = DType::kF32;
-    load.spec.kv_pages = 8;
+    load.spec.kv.pages = 8;
     return Ask(std::move(load));
   }
   Status Connect(uint64_t epoch) {

@@ -121,19 +121,19 @@ TEST(ConfigTest, RefusesSizesThatNoDecoderHas) {
 
 TEST(ApertusConfigTest, HeadDimIsHiddenOverHeadsOrTheKey) {
   json config = ConfigOf("apertus");
-  EXPECT_EQ(Describe(config)->kv.head_dim, 16);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 16);
   config["head_dim"] = 24;
-  EXPECT_EQ(Describe(config)->kv.head_dim, 24);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 24);
 }
 
 TEST(NanbeigeConfigTest, HeadDimIsEitherKeyBeforeHiddenOverHeads) {
   json config = ConfigOf("nanbeige");
-  EXPECT_EQ(Describe(config)->kv.head_dim, 24);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 24);
   config.erase("head_dim");
   config["kv_channels"] = 26;
-  EXPECT_EQ(Describe(config)->kv.head_dim, 26);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 26);
   config["head_dim"] = 20;
-  EXPECT_EQ(Describe(config)->kv.head_dim, 20);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 20);
 }
 
 TEST(NanbeigeConfigTest, RunsOnceWithoutALoopCount) {
@@ -150,8 +150,8 @@ TEST(ConfigTest, DescribesSizesAndKvShape) {
   EXPECT_EQ(info.hidden, 72);
   EXPECT_EQ(info.vocab, 299);
   EXPECT_EQ(info.max_positions, 512);
-  EXPECT_EQ(info.kv.kv_heads, 2);
-  EXPECT_EQ(info.kv.dtype, DType::kBF16);
+  EXPECT_EQ(info.states[0].kv_heads, 2);
+  EXPECT_EQ(info.states[0].dtype, DType::kBF16);
 }
 
 TEST(RegistryTest, NamesWhatThereIs) {

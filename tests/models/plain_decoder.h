@@ -159,7 +159,7 @@ struct PlainDecoder {
 
   void QkNorm(Vec& x, const std::string& name) const {
     const bool whole = trap == Trap::kQkNormOverProjection;
-    x = Normed(x, name, whole ? x.size() : size_t(info.kv.head_dim));
+    x = Normed(x, name, whole ? x.size() : size_t(info.states[0].head_dim));
   }
 
   Vec Attention(const Vec& x, const std::string& at, int slot, double p) {
@@ -189,8 +189,8 @@ struct PlainDecoder {
   }
 
   Vec Attend(const Vec& q, const Cache& cache) const {
-    const auto dim = static_cast<size_t>(info.kv.head_dim);
-    const auto group = static_cast<size_t>(heads / info.kv.kv_heads);
+    const auto dim = static_cast<size_t>(info.states[0].head_dim);
+    const auto group = static_cast<size_t>(heads / info.states[0].kv_heads);
     Vec out(q.size());
     for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
       const size_t kv = h / group * dim;

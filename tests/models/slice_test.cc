@@ -58,7 +58,7 @@ class SliceTest : public ::testing::Test {
   EditedWeights weights_{tiny_.files.get()};
   CountingDevice device_;
   SliceOptions options_ = {.dtype = DType::kF32,
-                           .kv_pages = 4,
+                           .kv = {.pages = 4},
                            .kernels = &Machine::Get().kernels,
                            .device = &device_,
                            .stream = Machine::Get().stream.get(),

@@ -19,7 +19,8 @@ void SetTrap(PlainDecoder& plain, const ModelConfig& config, Trap trap) {
     rope.factor = static_cast<double>(plain.info.max_positions) /
                   rope.original_max_positions;
   }
-  const RopeFrequencies table = ComputeRope(rope, plain.info.kv.head_dim);
+  const RopeFrequencies table =
+      ComputeRope(rope, plain.info.states[0].head_dim);
   plain.inv_freq.assign(table.inv_freq.begin(), table.inv_freq.end());
   plain.amplitude = table.amplitude;
   plain.trap = trap;
