@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <string>
+#include <unordered_set>
 
 #include "kernels/ops/matmul.h"
 #include "runtime/base/check.h"
@@ -170,8 +172,11 @@ DecoderBytes CountBytes(const DecoderInfo& info,
   bytes.device = device;
   bytes.layers.assign(static_cast<size_t>(info.num_layers), 0);
   int64_t fused_rows = 0;  // of the packed matrix that may go on
+  std::unordered_set<std::string> counted;
   for (const TensorDecl& decl : tensors) {
-    bytes.parameters += decl.shape.NumElements();
+    if (counted.insert(decl.name).second) {
+      bytes.parameters += decl.shape.NumElements();
+    }
     int64_t& part = PartOf(bytes, decl.owner);
     const bool packed = decl.shape.rank() == 2 &&
                         decl.owner.kind != TensorOwner::Kind::kEmbedding;

@@ -114,7 +114,8 @@ struct Decoder {
   std::string_view architecture;  // config.json's architectures[0]
   // Checks every key that changes the maths. InvalidArgument: names the key.
   StatusOr<DecoderInfo> (*describe)(const ModelConfig&, DType dtype);
-  // Every tensor of the checkpoint, by name.
+  // Every tensor of the checkpoint, by name; one that several parts hold, as
+  // the embedding that is a tied head too, is listed for each.
   StatusOr<std::vector<TensorDecl>> (*tensors)(const ModelConfig&);
   // Loads the weights of the ranges' layers, the embedding where a range
   // begins at 0, the final norm and head where one ends the decoder (and the

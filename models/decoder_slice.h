@@ -52,7 +52,7 @@ struct SliceWeights {
     if (parts.final_norm) {
       final_norm.emplace(last, M::kNames.final_norm, c.hidden(), c.eps);
     }
-    if (parts.head) head.emplace(last, M::kNames.head, c.vocab, c.hidden());
+    if (parts.head) head.emplace(last, HeadRows(M::kNames, c), c.hidden());
   }
 
   // What it would load.

@@ -7,6 +7,7 @@
 
 #include "models/decoder.h"
 #include "models/layers/attention.h"
+#include "models/layers/weights.h"
 #include "runtime/base/status.h"
 #include "runtime/config/model_config.h"
 
@@ -19,6 +20,7 @@ struct DenseConfig {
   int64_t vocab = 0;
   int64_t max_positions = 0;
   float eps = 0;
+  bool tied_head = false;  // the head's rows are the embedding's
   AttentionShape attention;
   RopeConfig rope;
 
@@ -37,9 +39,15 @@ struct DenseConfig {
 [[nodiscard]] StatusOr<int64_t> ReadSize(const ModelConfig& config,
                                          const std::string& key, int64_t most);
 
-// InvalidArgument: a key is missing or out of range; heads do not divide into
-// KV heads; an odd head size. `head_dim_key`: its value, or hidden / heads
-// where the config has no such key.
+// All but the rotation. InvalidArgument: a key is missing or out of range;
+// biases or quantization; heads do not divide into KV heads; an odd head size.
+// `head_dim_key`: its value, or hidden / heads where the config has no such
+// key.
+[[nodiscard]] StatusOr<DenseConfig> ReadDenseSizes(
+    const ModelConfig& config, const std::string& head_dim_key);
+
+// With one rotation for all layers. InvalidArgument: as ReadDenseSizes and
+// ModelConfig::Rope; a sliding window, a tied head.
 [[nodiscard]] StatusOr<DenseConfig> ReadDenseConfig(
     const ModelConfig& config, const std::string& head_dim_key);
 
@@ -49,5 +57,10 @@ struct EndNames {
   const char* final_norm = "model.norm";
   const char* head = "lm_head";
 };
+
+// The head's rows. Those of a tied one are in the embedding's tensor, which is
+// then declared by both ends; a file may have them under the head's own name
+// once more.
+[[nodiscard]] FusedRows HeadRows(const EndNames& names, const DenseConfig& c);
 
 }  // namespace baton

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "actors/cli/cli.h"
 #include "actors/local_pipeline.h"
@@ -82,7 +83,9 @@ Status Inspect(const Flags& flags) {
       OpenModel(flags.checkpoint, dtype, WeightsCheck::kConfigOnly));
   PrintFacts(model, CountBytes(model.info, model.tensors, dtype));
   if (flags.tensors) {
+    std::set<std::string> listed;
     for (const TensorDecl& decl : model.tensors) {
+      if (!listed.insert(decl.name).second) continue;  // a tied head
       std::printf("%s %s\n", decl.name.c_str(), ToString(decl.shape).c_str());
     }
   }

@@ -243,6 +243,8 @@ TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
     int64_t kv_per_token;
   } cases[] = {{"apertus-8b", 8'053'338'240, 131'072},
                {"afm-4.5b", 4'619'184'640, 73'728},
+               {"exaone-4.0-1.2b", 1'279'391'488, 61'440},
+               {"exaone-4.0-32b", 32'003'216'384, 65'536},
                {"mixtral-8x7b", 46'702'792'704, 131'072},
                {"nanbeige4.2-3b", 4'169'800'704, 180'224}};
   for (const auto& [folder, parameters, kv] : cases) {
@@ -308,7 +310,8 @@ void ExpectPredicted(const std::string& device_name,
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
-  ExpectPredicted("cpu", {"apertus", "arcee", "mixtral", "nanbeige"});
+  ExpectPredicted("cpu", {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
+                          "mixtral", "nanbeige"});
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {

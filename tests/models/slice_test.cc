@@ -93,6 +93,30 @@ TEST_F(SliceTest, LoadsTheFinalNormWhereALoopEndsAndTheHeadWhereAllEnds) {
   EXPECT_THAT(weights_.asked, Contains("lm_head.weight"));
 }
 
+// models: EXAONE 4.0, trap 5.
+TEST(TiedHeadTest, IsLoadedByBothEndsAndByNoStageBetween) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open("exaone4-tied");
+  const auto asked = [&tiny](UnrolledRange range) {
+    const EditedWeights weights(tiny.files.get());
+    EXPECT_TRUE(
+        tiny.decoder
+            ->build(tiny.config(), {.ranges = {range},
+                                    .dtype = DType::kF32,
+                                    .kv = {.pages = 1},
+                                    .kernels = &Machine::Get().kernels,
+                                    .device = Machine::Get().device.get(),
+                                    .stream = Machine::Get().stream.get(),
+                                    .weights = &weights})
+            .ok());
+    return weights.asked;
+  };
+  const std::string embedding = "model.embed_tokens.weight";
+  EXPECT_THAT(asked({0, 1}), Contains(embedding));
+  EXPECT_THAT(asked({1, 3}), Not(Contains(embedding)));
+  EXPECT_THAT(asked({3, 4}), Contains(embedding));
+  EXPECT_THAT(asked({0, 4}), Not(Contains("lm_head.weight")));
+}
+
 TEST_F(SliceTest, HoldsALoopedLayersWeightsOnceAndItsPagesPerLoop) {
   std::unique_ptr<StageSlice> once = *Build({{1, 2}});
   std::unique_ptr<StageSlice> looped = *Build({{1, 2}, {4, 5}, {7, 8}});
