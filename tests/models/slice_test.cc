@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a slice loads, what it refuses, what it allocates.
 #include "kernels/ops/matmul.h"
+#include "runtime/weights/check.h"
 #include "tests/models/cuts.h"
 #include "tests/models/fake_weights.h"
 
@@ -115,6 +116,21 @@ TEST(TiedHeadTest, IsLoadedByBothEndsAndByNoStageBetween) {
   EXPECT_THAT(asked({1, 3}), Not(Contains(embedding)));
   EXPECT_THAT(asked({3, 4}), Contains(embedding));
   EXPECT_THAT(asked({0, 4}), Not(Contains("lm_head.weight")));
+}
+
+TEST(TiedHeadTest, MayBeInTheFileOnceMore) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open("exaone4-tied");
+  const std::vector<TensorDecl> declared =
+      tiny.decoder->tensors(tiny.config()).value();
+  std::vector<TensorEntry> tensors(tiny.files->tensors().begin(),
+                                   tiny.files->tensors().end());
+  tensors.insert(
+      tensors.begin(),
+      {.name = "lm_head.weight", .dtype = DType::kBF16, .shape = {311, 60}});
+  EXPECT_TRUE(CheckTensors(tensors, declared).ok());
+  tensors.front().name = "head.weight";
+  EXPECT_THAT(Message(CheckTensors(tensors, declared)),
+              HasSubstr("unexpected: head.weight"));
 }
 
 TEST_F(SliceTest, HoldsALoopedLayersWeightsOnceAndItsPagesPerLoop) {
