@@ -10,13 +10,16 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 
-SchedulerOptions FillIn(SchedulerOptions options, const Placement& placement) {
-  options.passes = placement.passes;
-  if (options.slots <= 0) options.slots = placement.num_stages();
-  return options;
-}
-
 }  // namespace
+
+SchedulerOptions SchedulerOf(const ControllerOptions& options) {
+  SchedulerOptions scheduler = options.scheduler;
+  scheduler.passes = options.placement.passes;
+  if (scheduler.slots <= 0) scheduler.slots = options.placement.num_stages();
+  scheduler.window = options.decoder.Window();
+  scheduler.window_pages = EnoughWindowPages(scheduler);
+  return scheduler;
+}
 
 std::string_view Name(ControllerState state) {
   switch (state) {
@@ -37,7 +40,7 @@ std::string_view Name(ControllerState state) {
 ControllerActor::ControllerActor(Executor& executor, ControllerOptions options)
     : Actor(executor, "controller"),
       options_(std::move(options)),
-      scheduler_(FillIn(options_.scheduler, options_.placement)),
+      scheduler_(SchedulerOf(options_)),
       stages_(options_.placement.stages.size()),
       kv_blocks_used_("baton_kv_blocks_used", "KV pages in use"),
       leases_("baton_controller_leases", "Stages that are joined"),
@@ -169,7 +172,7 @@ RequestLimits ControllerActor::Limits() const {
   RequestLimits limits;
   limits.vocab = options_.decoder.vocab;
   limits.max_positions = options_.decoder.max_positions;
-  limits.kv_tokens = scheduler_.pages_total() * kPageTokens;
+  limits.kv_tokens = scheduler_.sizes().pages * kPageTokens;
   return limits;
 }
 
@@ -284,7 +287,9 @@ ControllerStatus ControllerActor::Snapshot() const {
   status.waiting = scheduler_.waiting();
   status.steps_in_flight = scheduler_.steps_in_flight();
   status.pages_used = scheduler_.pages_used();
-  status.pages_total = scheduler_.pages_total();
+  status.pages_total = scheduler_.sizes().pages;
+  status.window_pages_used = scheduler_.window_pages_used();
+  status.window_pages_total = scheduler_.sizes().window_pages;
   status.preemptions = scheduler_.preemptions();
   status.steps_done = steps_done_;
   status.tokens_generated = tokens_generated_;

@@ -20,12 +20,15 @@ struct ControllerOptions {
   std::string config;        // text of its config.json
   uint64_t random_seed = 0;  // not 0: random weights
   DType dtype = DType::kBF16;
-  SchedulerOptions scheduler;  // passes and slots are filled in from the
-                               // placement where 0
+  SchedulerOptions scheduler;  // as SchedulerOf takes it
   int credits = 8;
   absl::Duration step_deadline = absl::Seconds(60);
   absl::Duration load_deadline = absl::Minutes(30);
 };
+
+// The scheduler's options with what follows from the rest filled in: passes,
+// slots where they are 0, the window and the pages it needs.
+[[nodiscard]] SchedulerOptions SchedulerOf(const ControllerOptions& options);
 
 // Decides everything: when stages load and connect, which steps run, whose
 // tokens they are. Owns the scheduler and every request.

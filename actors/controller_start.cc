@@ -116,7 +116,7 @@ void ControllerActor::StartLoading() {
     load.spec.random_seed = options_.random_seed;
     load.spec.ranges = options_.placement.stages[i].ranges;
     load.spec.dtype = options_.dtype;
-    load.spec.kv_pages = scheduler_.pages_total();
+    load.spec.kv = scheduler_.sizes();
     load.reply = AnswerTo<StageLoaded>(static_cast<int>(i));
     stages_[i].stage.Tell(std::move(load));
   }
@@ -126,7 +126,7 @@ int64_t ControllerActor::MaxStepRows() const {
   // Whole prompts (chunk 0) are bounded by the KV pool alone.
   return options_.scheduler.prefill_chunk > 0
              ? options_.scheduler.max_step_tokens
-             : scheduler_.pages_total() * kPageTokens;
+             : scheduler_.sizes().pages * kPageTokens;
 }
 
 void ControllerActor::StartConnecting() {
@@ -163,8 +163,10 @@ void ControllerActor::StartServing() {
   phase_deadline_ = absl::InfiniteFuture();
   state_ = ControllerState::kServing;
   detail_.clear();
-  LogInfo("controller.serving", "epoch={} stages={} kv_pages={}",
-          epoch_.value(), stages_.size(), scheduler_.pages_total());
+  LogInfo("controller.serving",
+          "epoch={} stages={} kv_pages={} window_pages={}", epoch_.value(),
+          stages_.size(), scheduler_.sizes().pages,
+          scheduler_.sizes().window_pages);
   AnswerAwaiting(OkStatus());
 }
 

@@ -28,7 +28,7 @@ struct StageSpec {
   uint64_t random_seed = 0;  // not 0: random weights, no checkpoint files
   std::vector<UnrolledRange> ranges;  // one per pass
   DType dtype = DType::kBF16;
-  int64_t kv_pages = 0;
+  KvSizes kv;
   friend bool operator==(const StageSpec&, const StageSpec&) = default;
 };
 struct StageLoaded {
@@ -136,6 +136,8 @@ struct ControllerStatus {
   int64_t steps_in_flight = 0;
   int64_t pages_used = 0;
   int64_t pages_total = 0;
+  int64_t window_pages_used = 0;
+  int64_t window_pages_total = 0;
   int64_t preemptions = 0;
   int64_t steps_done = 0;
   int64_t tokens_generated = 0;

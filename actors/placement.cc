@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <string>
+#include <unordered_set>
 
 #include "kernels/ops/matmul.h"
 #include "runtime/base/check.h"
@@ -151,16 +153,14 @@ StatusOr<std::vector<int>> GivenCuts(std::span<const StageConfig> stages,
   return cuts;
 }
 
-int PhysicalIn(const DecoderInfo& info, const StagePlacement& stage,
-               std::set<int>& layers) {
-  int unrolled = 0;
+std::set<int> PhysicalIn(const DecoderInfo& info, const StagePlacement& stage) {
+  std::set<int> layers;
   for (const UnrolledRange& range : stage.ranges) {
     for (int i = range.begin; i < range.end; ++i) {
       layers.insert(i % info.num_layers);
     }
-    unrolled += range.end - range.begin;
   }
-  return unrolled;
+  return layers;
 }
 
 }  // namespace
@@ -171,11 +171,12 @@ DecoderBytes CountBytes(const DecoderInfo& info,
   DecoderBytes bytes;
   bytes.device = device;
   bytes.layers.assign(static_cast<size_t>(info.num_layers), 0);
-  bytes.kv_per_token =
-      2 * info.kv.kv_heads * info.kv.head_dim * SizeOf(info.kv.dtype);
   int64_t fused_rows = 0;  // of the packed matrix that may go on
+  std::unordered_set<std::string> counted;
   for (const TensorDecl& decl : tensors) {
-    bytes.parameters += decl.shape.NumElements();
+    if (counted.insert(decl.name).second) {
+      bytes.parameters += decl.shape.NumElements();
+    }
     int64_t& part = PartOf(bytes, decl.owner);
     const bool packed = decl.shape.rank() == 2 &&
                         decl.owner.kind != TensorOwner::Kind::kEmbedding;
@@ -236,23 +237,25 @@ StatusOr<Placement> PlaceStages(const DecoderInfo& info,
 std::vector<StageBytes> PredictBytes(const DecoderInfo& info,
                                      const DecoderBytes& bytes,
                                      const Placement& placement,
-                                     int64_t kv_tokens) {
+                                     const KvSizes& sizes) {
   // A GPU keeps a page for rows of nobody (models/device_visits.h).
-  const int64_t spare = bytes.device == DeviceKind::kCuda ? kPageTokens : 0;
-  const int64_t tokens = PadTo(kv_tokens, kPageTokens) + spare;
+  KvSizes pools = sizes;
+  if (bytes.device == DeviceKind::kCuda) ++pools.pages;
   std::vector<StageBytes> result;
   for (const StagePlacement& stage : placement.stages) {
     StageBytes held;
-    std::set<int> layers;
-    const int unrolled = PhysicalIn(info, stage, layers);
-    for (int layer : layers) {
+    for (int layer : PhysicalIn(info, stage)) {
       held.weights += bytes.layers[static_cast<size_t>(layer)];
     }
     if (stage.ranges.front().begin == 0) held.weights += bytes.embedding;
     if (stage.ranges.back().end == info.unrolled_layers()) {
       held.weights += bytes.final;
     }
-    held.kv = unrolled * bytes.kv_per_token * tokens;
+    for (const UnrolledRange& range : stage.ranges) {
+      for (int u = range.begin; u < range.end; ++u) {
+        held.kv += info.states[static_cast<size_t>(u)].Bytes(pools);
+      }
+    }
     result.push_back(held);
   }
   return result;

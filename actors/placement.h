@@ -21,8 +21,7 @@ struct DecoderBytes {
   int64_t embedding = 0;
   int64_t final = 0;            // last norm and head
   std::vector<int64_t> layers;  // physical
-  int64_t kv_per_token = 0;     // of one unrolled layer
-  int64_t parameters = 0;       // elements, whole checkpoint
+  int64_t parameters = 0;       // elements, whole checkpoint; each tensor once
 };
 [[nodiscard]] DecoderBytes CountBytes(const DecoderInfo& info,
                                       std::span<const TensorDecl> tensors,
@@ -46,6 +45,6 @@ struct StageBytes {
 [[nodiscard]] std::vector<StageBytes> PredictBytes(const DecoderInfo& info,
                                                    const DecoderBytes& bytes,
                                                    const Placement& placement,
-                                                   int64_t kv_tokens);
+                                                   const KvSizes& sizes);
 
 }  // namespace baton

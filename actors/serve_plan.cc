@@ -11,22 +11,46 @@ namespace {
 constexpr int64_t kDefaultTokensPerSequence = 2048;
 constexpr int64_t kDefaultKvBytes = int64_t{8} << 30;
 
+SchedulerOptions SchedulerFor(const ServeConfig& config) {
+  SchedulerOptions options;
+  options.slots = config.micro_batches;
+  options.prefill_chunk = config.prefill_chunk;
+  options.max_step_tokens = config.max_step_tokens;
+  options.max_sequences = config.max_sequences;
+  options.max_queue = config.max_queue;
+  return options;
+}
+
+// Of all layers' pools.
+int64_t KvBytes(const ServeConfig& config, const DecoderInfo& info,
+                int64_t pages) {
+  SchedulerOptions options = SchedulerFor(config);
+  options.kv_pages = pages;
+  options.window = info.Window();
+  const KvSizes sizes = {.pages = pages,
+                         .window_pages = EnoughWindowPages(options)};
+  int64_t bytes = 0;
+  for (const LayerState& layer : info.states) bytes += layer.Bytes(sizes);
+  return bytes;
+}
+
 }  // namespace
 
-int64_t KvTokens(const ServeConfig& config, const DecoderInfo& info,
-                 const DecoderBytes& bytes) {
-  int64_t tokens = config.kv_tokens;
-  if (tokens == 0) {
-    const int64_t per_sequence =
-        std::min(kDefaultTokensPerSequence, info.max_positions);
-    const int64_t affordable =
-        kDefaultKvBytes /
-        std::max<int64_t>(1, bytes.kv_per_token * info.unrolled_layers());
-    tokens =
-        std::max(kPageTokens, std::min(config.max_sequences * per_sequence,
-                                       affordable / kPageTokens * kPageTokens));
+int64_t KvTokens(const ServeConfig& config, const DecoderInfo& info) {
+  if (config.kv_tokens > 0) return PadTo(config.kv_tokens, kPageTokens);
+  int64_t least = 1;
+  int64_t most =
+      PagesFor(config.max_sequences *
+               std::min(kDefaultTokensPerSequence, info.max_positions));
+  while (least < most) {
+    const int64_t pages = (least + most + 1) / 2;
+    if (KvBytes(config, info, pages) <= kDefaultKvBytes) {
+      least = pages;
+    } else {
+      most = pages - 1;
+    }
   }
-  return PadTo(tokens, kPageTokens);
+  return least * kPageTokens;
 }
 
 StatusOr<ControllerOptions> PlanController(const ServeConfig& config,
@@ -42,13 +66,8 @@ StatusOr<ControllerOptions> PlanController(const ServeConfig& config,
   options.checkpoint = model.directory;
   options.config = model.config_text;
   options.dtype = config.dtype;
-  options.scheduler.slots = config.micro_batches;
-  options.scheduler.prefill_chunk = config.prefill_chunk;
-  options.scheduler.max_step_tokens = config.max_step_tokens;
-  options.scheduler.max_sequences = config.max_sequences;
-  options.scheduler.max_queue = config.max_queue;
-  options.scheduler.kv_pages =
-      KvTokens(config, model.info, bytes) / kPageTokens;
+  options.scheduler = SchedulerFor(config);
+  options.scheduler.kv_pages = KvTokens(config, model.info) / kPageTokens;
   options.step_deadline = config.step_deadline;
   options.load_deadline = config.load_deadline;
   return options;

@@ -13,10 +13,9 @@ namespace baton {
 
 // Tokens of the KV pool: the config's number in whole pages or, where it is 0,
 // 2048 for each sequence, but no more than the context of all of them and no
-// more than 8 GiB over all layers.
+// more than 8 GiB over all layers, their windows' pages included.
 [[nodiscard]] int64_t KvTokens(const ServeConfig& config,
-                               const DecoderInfo& info,
-                               const DecoderBytes& bytes);
+                               const DecoderInfo& info);
 
 // InvalidArgument: as PlaceStages and CheckServeConfig.
 [[nodiscard]] StatusOr<ControllerOptions> PlanController(

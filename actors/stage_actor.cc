@@ -100,7 +100,7 @@ void StageActor::Handle(LoadStage message) {
     SliceOptions slice;
     slice.ranges = spec.ranges;
     slice.dtype = spec.dtype;
-    slice.kv_pages = spec.kv_pages;
+    slice.kv = spec.kv;
     slice.kernels = options_.kernels;
     slice.device = options_.device.get();
     slice.stream = stream_.get();

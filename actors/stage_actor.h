@@ -94,7 +94,8 @@ class StageActor
     SamplingParams sampling;
     int64_t prompt_tokens = 0;
     std::vector<PageId> pages;
-    int64_t positions = 0;  // issued so far
+    std::vector<PageId> window_pages;  // some given back: ops/batch.h
+    int64_t positions = 0;             // issued so far
     int32_t next_token = -1;
     StepId next_token_from;
     // Where the device keeps the next token, from which step; -1: nowhere.
@@ -129,6 +130,8 @@ class StageActor
   void Wake();
   Status EnterRound(QueuedRound& queued);
   Status CheckStep(const StepDescriptor& step) const;
+  [[nodiscard]] bool PagesFit(const Sequence& s,
+                              const StepSequence& part) const;
   // True if the visit's inputs are all here.
   StatusOr<bool> Ready(const StepDescriptor& step, int pass);
   Status TakeTokens(StepId step, const Tensor& tokens);

@@ -116,27 +116,37 @@ Status StageActor::CheckStep(const StepDescriptor& step) const {
              : part.ids.size() == static_cast<size_t>(part.rows)) &&
         part.targets.size() <=
             static_cast<size_t>(part.rows - (part.wants_token ? 1 : 0));
-    const auto pages =
-        static_cast<int64_t>(s.pages.size() + part.new_pages.size());
-    const bool pages_fit =
-        part.first_position == s.positions &&
-        pages * kPageTokens >= part.first_position + part.rows &&
-        std::all_of(
-            part.new_pages.begin(), part.new_pages.end(),
-            [&](PageId page) { return page >= 0 && page < spec_->kv_pages; });
     auto in_vocab = [&](int32_t id) { return id >= 0 && id < info_.vocab; };
     const bool ids_fit =
         std::all_of(part.ids.begin(), part.ids.end(), in_vocab) &&
         std::all_of(part.targets.begin(), part.targets.end(), in_vocab);
-    if (!rows_fit || !pages_fit || !ids_fit) {
+    if (!rows_fit || !PagesFit(s, part) || !ids_fit) {
       return InvalidArgument(
-          "step {}, sequence {}: {} rows at {} ({} ids, {} targets, {} pages) "
-          "do not follow {} positions",
+          "step {}, sequence {}: {} rows at {} ({} ids, {} targets, {} new "
+          "pages, {} new window pages) do not follow {} positions",
           step.step.value(), part.id.value(), part.rows, part.first_position,
-          part.ids.size(), part.targets.size(), pages, s.positions);
+          part.ids.size(), part.targets.size(), part.new_pages.size(),
+          part.new_window_pages.size(), s.positions);
     }
   }
   return OkStatus();
+}
+
+bool StageActor::PagesFit(const Sequence& s, const StepSequence& part) const {
+  const int64_t end = part.first_position + part.rows;
+  const auto fit = [end](const std::vector<PageId>& old,
+                         const std::vector<PageId>& added, int64_t total) {
+    const auto pages = static_cast<int64_t>(old.size() + added.size());
+    return pages >= PagesFor(end) &&
+           std::all_of(added.begin(), added.end(), [total](PageId page) {
+             return page >= 0 && page < total;
+           });
+  };
+  return part.first_position == s.positions &&
+         fit(s.pages, part.new_pages, spec_->kv.pages) &&
+         (info_.Window() == 0 ? part.new_window_pages.empty()
+                              : fit(s.window_pages, part.new_window_pages,
+                                    spec_->kv.window_pages));
 }
 
 bool StageActor::IsFirst(int pass) const {
@@ -198,6 +208,8 @@ Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
       Sequence& s = sequences_.at(part.id);
       s.pages.insert(s.pages.end(), part.new_pages.begin(),
                      part.new_pages.end());
+      s.window_pages.insert(s.window_pages.end(), part.new_window_pages.begin(),
+                            part.new_window_pages.end());
       s.positions += part.rows;
       if (IsFirst(pass) && part.wants_token) {
         due_tokens_[step.step].push_back(part.id);
@@ -246,7 +258,8 @@ StatusOr<VisitResult> StageActor::Forward(const StepDescriptor& step, int pass,
                      .first_position = part.first_position,
                      .pages = s.pages,
                      .prompt_rows = std::clamp<int64_t>(
-                         s.prompt_tokens - part.first_position, 0, part.rows)});
+                         s.prompt_tokens - part.first_position, 0, part.rows),
+                     .window_pages = s.window_pages});
     for (int32_t i = 0; i < part.rows; ++i) {
       const int64_t position = part.first_position + i;
       positions.push_back(static_cast<int32_t>(position));

@@ -36,6 +36,12 @@ Status CheckNotNegative(const google::protobuf::RepeatedField<int32_t>& values,
   return OkStatus();
 }
 
+Status CheckPages(const google::protobuf::RepeatedField<int32_t>& pages,
+                  std::string_view what) {
+  BATON_RETURN_IF_ERROR(CheckNotNegative(pages, what));
+  return CheckCount(pages, kMaxRows, what);
+}
+
 template <typename T>
 std::vector<T> ToVector(const google::protobuf::RepeatedField<T>& field) {
   return std::vector<T>(field.begin(), field.end());
@@ -48,6 +54,8 @@ void Fill(const StepSequence& s, v1::StepSequence& proto) {
   proto.mutable_ids()->Add(s.ids.begin(), s.ids.end());
   proto.set_token_from(s.token_from.value());
   proto.mutable_new_pages()->Add(s.new_pages.begin(), s.new_pages.end());
+  proto.mutable_new_window_pages()->Add(s.new_window_pages.begin(),
+                                        s.new_window_pages.end());
   proto.set_wants_token(s.wants_token);
   proto.mutable_targets()->Add(s.targets.begin(), s.targets.end());
 }
@@ -90,8 +98,9 @@ StatusOr<StepSequence> FromProto(const v1::StepSequence& proto) {
   BATON_RETURN_IF_ERROR(CheckRows(proto));
   BATON_RETURN_IF_ERROR(CheckNotNegative(proto.ids(), "ids"));
   BATON_RETURN_IF_ERROR(CheckNotNegative(proto.targets(), "targets"));
-  BATON_RETURN_IF_ERROR(CheckNotNegative(proto.new_pages(), "new_pages"));
-  BATON_RETURN_IF_ERROR(CheckCount(proto.new_pages(), kMaxRows, "new_pages"));
+  BATON_RETURN_IF_ERROR(CheckPages(proto.new_pages(), "new_pages"));
+  BATON_RETURN_IF_ERROR(
+      CheckPages(proto.new_window_pages(), "new_window_pages"));
   StepSequence s;
   s.id = SequenceId(proto.id());
   s.first_position = proto.first_position();
@@ -99,6 +108,7 @@ StatusOr<StepSequence> FromProto(const v1::StepSequence& proto) {
   s.ids = ToVector(proto.ids());
   s.token_from = StepId(proto.token_from());
   s.new_pages = ToVector(proto.new_pages());
+  s.new_window_pages = ToVector(proto.new_window_pages());
   s.wants_token = proto.wants_token();
   s.targets = ToVector(proto.targets());
   return s;

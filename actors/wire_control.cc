@@ -189,7 +189,8 @@ v1::StageSpec ToProto(const StageSpec& spec) {
   proto.set_random_seed(spec.random_seed);
   Fill(spec.ranges, *proto.mutable_ranges());
   proto.set_dtype(ToProto(spec.dtype));
-  proto.set_kv_pages(spec.kv_pages);
+  proto.set_kv_pages(spec.kv.pages);
+  proto.set_window_pages(spec.kv.window_pages);
   return proto;
 }
 
@@ -197,13 +198,18 @@ StatusOr<StageSpec> FromProto(const v1::StageSpec& proto) {
   BATON_RETURN_IF_ERROR(CheckText("checkpoint", proto.checkpoint(), kMaxPath));
   BATON_RETURN_IF_ERROR(CheckText("config", proto.config(), kMaxConfig));
   BATON_RETURN_IF_ERROR(CheckRange("kv_pages", proto.kv_pages(), 1, kMaxPages));
+  if (!proto.has_window_pages()) {
+    return InvalidArgument("window_pages is missing");
+  }
+  BATON_RETURN_IF_ERROR(
+      CheckRange("window_pages", proto.window_pages(), 0, kMaxPages));
   StageSpec spec;
   spec.checkpoint = proto.checkpoint();
   spec.config = proto.config();
   spec.random_seed = proto.random_seed();
   BATON_ASSIGN_OR_RETURN(spec.ranges, FromProto(proto.ranges()));
   BATON_ASSIGN_OR_RETURN(spec.dtype, FromProto(proto.dtype()));
-  spec.kv_pages = proto.kv_pages();
+  spec.kv = {.pages = proto.kv_pages(), .window_pages = proto.window_pages()};
   return spec;
 }
 
@@ -336,6 +342,8 @@ v1::ControllerStatusResponse ToProto(const ControllerStatus& status) {
   proto.set_steps_in_flight(status.steps_in_flight);
   proto.set_pages_used(status.pages_used);
   proto.set_pages_total(status.pages_total);
+  proto.set_window_pages_used(status.window_pages_used);
+  proto.set_window_pages_total(status.window_pages_total);
   proto.set_preemptions(status.preemptions);
   proto.set_steps_done(status.steps_done);
   proto.set_tokens_generated(status.tokens_generated);

@@ -57,7 +57,6 @@ struct Apertus {
     BATON_RETURN_IF_ERROR(config.RequireText("model_type", "apertus"));
     BATON_RETURN_IF_ERROR(config.RequireText("hidden_act", "xielu"));
     BATON_RETURN_IF_ERROR(config.RequireOff("post_norm"));
-    BATON_RETURN_IF_ERROR(config.RequireOff("tie_word_embeddings"));
     BATON_ASSIGN_OR_RETURN(const bool qk_norm, config.BoolOr("qk_norm", true));
     if (!qk_norm) return InvalidArgument("qk_norm is false, expected true");
     BATON_ASSIGN_OR_RETURN(const DenseConfig dense,

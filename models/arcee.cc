@@ -51,7 +51,6 @@ struct Arcee {
   static StatusOr<ArceeConfig> Read(const ModelConfig& config) {
     BATON_RETURN_IF_ERROR(config.RequireText("model_type", "arcee"));
     BATON_RETURN_IF_ERROR(config.RequireText("hidden_act", "relu2"));
-    BATON_RETURN_IF_ERROR(config.RequireOff("tie_word_embeddings"));
     BATON_ASSIGN_OR_RETURN(const DenseConfig dense,
                            ReadDenseConfig(config, "head_dim"));
     return ArceeConfig{dense};

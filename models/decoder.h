@@ -34,9 +34,11 @@ struct DecoderInfo {
   int64_t hidden = 0;
   int64_t vocab = 0;
   int64_t max_positions = 0;
-  KvShape kv;  // per unrolled layer, in the compute dtype
+  std::vector<LayerState> states;  // per unrolled layer, in the compute dtype
 
   [[nodiscard]] int unrolled_layers() const { return num_layers * num_loops; }
+  // The longest of its layers' windows; 0: every layer keeps all positions.
+  [[nodiscard]] int64_t Window() const;
 };
 
 // A copy of the residual stream at an unrolled layer's edge.
@@ -98,7 +100,7 @@ class StageSlice {
 struct SliceOptions {
   std::vector<UnrolledRange> ranges;  // ascending, disjoint, not empty
   DType dtype = DType::kBF16;         // of weights, activations and stream
-  int64_t kv_pages = 0;
+  KvSizes kv;
   const KernelRegistry* kernels = nullptr;
   Device* device = nullptr;
   Stream* stream = nullptr;
@@ -112,7 +114,8 @@ struct Decoder {
   std::string_view architecture;  // config.json's architectures[0]
   // Checks every key that changes the maths. InvalidArgument: names the key.
   StatusOr<DecoderInfo> (*describe)(const ModelConfig&, DType dtype);
-  // Every tensor of the checkpoint, by name.
+  // Every tensor of the checkpoint, by name; one that several parts hold, as
+  // the embedding that is a tied head too, is listed for each.
   StatusOr<std::vector<TensorDecl>> (*tensors)(const ModelConfig&);
   // Loads the weights of the ranges' layers, the embedding where a range
   // begins at 0, the final norm and head where one ends the decoder (and the

@@ -37,7 +37,8 @@ concept DecoderModel = DecoderLayer<typename M::Layer> &&
     std::derived_from<typename M::Config, DenseConfig> &&
     std::constructible_from<typename M::Layer, const typename M::Config&,
                             const WeightScope&> &&
-    requires(const ModelConfig& config) {
+    requires(const ModelConfig& config, const typename M::Config& read) {
+  { read.State(LayerIndex(), DType()) } -> std::same_as<LayerState>;
   { M::kArchitecture } -> std::convertible_to<std::string_view>;
   { M::kNames } -> std::convertible_to<EndNames>;
   { M::Read(config) } -> std::same_as<StatusOr<typename M::Config>>;

@@ -52,7 +52,7 @@ struct SliceWeights {
     if (parts.final_norm) {
       final_norm.emplace(last, M::kNames.final_norm, c.hidden(), c.eps);
     }
-    if (parts.head) head.emplace(last, M::kNames.head, c.vocab, c.hidden());
+    if (parts.head) head.emplace(last, HeadRows(M::kNames, c), c.hidden());
   }
 
   // What it would load.
@@ -63,6 +63,15 @@ struct SliceWeights {
     return loader;
   }
 };
+
+template <DecoderModel M>
+DecoderInfo Describe(const typename M::Config& c, DType dtype) {
+  DecoderInfo info = c.Info(std::string(M::kArchitecture));
+  for (int u = 0; u < info.unrolled_layers(); ++u) {
+    info.states.push_back(c.State(LayerIndex(u % info.num_layers), dtype));
+  }
+  return info;
+}
 
 // Owner thread: the stage's.
 template <DecoderModel M>
@@ -78,8 +87,7 @@ class DecoderSlice final : public StageSlice {
   static StatusOr<std::unique_ptr<StageSlice>> Build(
       const ModelConfig& model_config, const SliceOptions& options) {
     BATON_ASSIGN_OR_RETURN(Config config, M::Read(model_config));
-    const DecoderInfo info =
-        config.Info(std::string(M::kArchitecture), options.dtype);
+    const DecoderInfo info = Describe<M>(config, options.dtype);
     BATON_RETURN_IF_ERROR(CheckRanges(info, options.ranges));
     const SliceParts parts = PartsOf(info, options.ranges);
     WeightLoader loader(options,
@@ -95,7 +103,7 @@ class DecoderSlice final : public StageSlice {
 
   StatusOr<VisitResult> Run(const VisitArgs& args) override {
     BATON_RETURN_IF_ERROR(
-        CheckVisit(info_, ranges_, runtime_.kv_pages, TokenSlots(), args));
+        CheckVisit(info_, ranges_, runtime_.sizes, TokenSlots(), args));
     if (runtime_.visits != nullptr) {
       return runtime_.visits->Run(
           args, info_,
@@ -234,7 +242,7 @@ Decoder DecoderOf() {
                      DType dtype) -> StatusOr<DecoderInfo> {
         BATON_ASSIGN_OR_RETURN(const typename M::Config config,
                                M::Read(model_config));
-        return config.Info(std::string(M::kArchitecture), dtype);
+        return Describe<M>(config, dtype);
       },
       .tensors = [](const ModelConfig& model_config)
           -> StatusOr<std::vector<TensorDecl>> {

@@ -14,8 +14,8 @@ constexpr int64_t kMaxPositions = int64_t{1} << 21;
 
 // What no dense decoder here does.
 Status CheckPlain(const ModelConfig& config) {
-  for (const char* key : {"attention_bias", "mlp_bias", "sliding_window",
-                          "use_sliding_window", "quantization_config"}) {
+  for (const char* key :
+       {"attention_bias", "mlp_bias", "quantization_config"}) {
     BATON_RETURN_IF_ERROR(config.RequireOff(key));
   }
   if (config.Has("partial_rotary_factor")) {
@@ -39,21 +39,41 @@ StatusOr<int64_t> ReadSize(const ModelConfig& config, const std::string& key,
   return size;
 }
 
-DecoderInfo DenseConfig::Info(const std::string& architecture,
-                              DType dtype) const {
+DecoderInfo DenseConfig::Info(const std::string& architecture) const {
   return {.architecture = architecture,
           .num_layers = num_layers,
           .num_loops = num_loops,
           .hidden = attention.hidden,
           .vocab = vocab,
-          .max_positions = max_positions,
-          .kv = {.dtype = dtype,
-                 .kv_heads = attention.kv_heads,
-                 .head_dim = attention.head_dim}};
+          .max_positions = max_positions};
+}
+
+LayerState DenseConfig::State(LayerIndex, DType dtype) const {
+  return {.dtype = dtype,
+          .kv_heads = attention.kv_heads,
+          .head_dim = attention.head_dim};
+}
+
+FusedRows HeadRows(const EndNames& names, const DenseConfig& c) {
+  if (!c.tied_head) return {names.head, c.vocab};
+  return {.name = names.embedding,
+          .rows = c.vocab,
+          .repeated_as = fmt::format("{}.weight", names.head)};
 }
 
 StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,
                                       const std::string& head_dim_key) {
+  for (const char* key :
+       {"sliding_window", "use_sliding_window", "tie_word_embeddings"}) {
+    BATON_RETURN_IF_ERROR(config.RequireOff(key));
+  }
+  BATON_ASSIGN_OR_RETURN(DenseConfig c, ReadDenseSizes(config, head_dim_key));
+  BATON_ASSIGN_OR_RETURN(c.rope, config.Rope());
+  return c;
+}
+
+StatusOr<DenseConfig> ReadDenseSizes(const ModelConfig& config,
+                                     const std::string& head_dim_key) {
   BATON_RETURN_IF_ERROR(CheckPlain(config));
   DenseConfig c;
   AttentionShape& shape = c.attention;
@@ -75,8 +95,6 @@ StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,
   BATON_ASSIGN_OR_RETURN(const double eps, config.Number("rms_norm_eps"));
   if (!(eps > 0)) return InvalidArgument("rms_norm_eps is {}", eps);
   c.eps = static_cast<float>(eps);
-  BATON_ASSIGN_OR_RETURN(c.rope, config.Rope());
-
   if (config.Has(head_dim_key)) {
     BATON_ASSIGN_OR_RETURN(shape.head_dim,
                            ReadSize(config, head_dim_key, kMaxHeadDim));

@@ -7,6 +7,7 @@
 
 #include "models/decoder.h"
 #include "models/layers/attention.h"
+#include "models/layers/weights.h"
 #include "runtime/base/status.h"
 #include "runtime/config/model_config.h"
 
@@ -19,6 +20,7 @@ struct DenseConfig {
   int64_t vocab = 0;
   int64_t max_positions = 0;
   float eps = 0;
+  bool tied_head = false;  // the head's rows are the embedding's
   AttentionShape attention;
   RopeConfig rope;
 
@@ -26,17 +28,26 @@ struct DenseConfig {
   [[nodiscard]] RopeFrequencies RopeTable() const {
     return ComputeRope(rope, attention.head_dim);
   }
-  [[nodiscard]] DecoderInfo Info(const std::string& architecture,
-                                 DType dtype) const;
+  // All but the layers' states.
+  [[nodiscard]] DecoderInfo Info(const std::string& architecture) const;
+  // What a physical layer keeps of a sequence: keys and values of every
+  // position. A config whose layers keep something else hides it.
+  [[nodiscard]] LayerState State(LayerIndex layer, DType dtype) const;
 };
 
 // A size of 1 to `most`. InvalidArgument: missing, or out of range.
 [[nodiscard]] StatusOr<int64_t> ReadSize(const ModelConfig& config,
                                          const std::string& key, int64_t most);
 
-// InvalidArgument: a key is missing or out of range; heads do not divide into
-// KV heads; an odd head size. `head_dim_key`: its value, or hidden / heads
-// where the config has no such key.
+// All but the rotation. InvalidArgument: a key is missing or out of range;
+// biases or quantization; heads do not divide into KV heads; an odd head size.
+// `head_dim_key`: its value, or hidden / heads where the config has no such
+// key.
+[[nodiscard]] StatusOr<DenseConfig> ReadDenseSizes(
+    const ModelConfig& config, const std::string& head_dim_key);
+
+// With one rotation for all layers. InvalidArgument: as ReadDenseSizes and
+// ModelConfig::Rope; a sliding window, a tied head.
 [[nodiscard]] StatusOr<DenseConfig> ReadDenseConfig(
     const ModelConfig& config, const std::string& head_dim_key);
 
@@ -46,5 +57,10 @@ struct EndNames {
   const char* final_norm = "model.norm";
   const char* head = "lm_head";
 };
+
+// The head's rows. Those of a tied one are in the embedding's tensor, which is
+// then declared by both ends; a file may have them under the head's own name
+// once more.
+[[nodiscard]] FusedRows HeadRows(const EndNames& names, const DenseConfig& c);
 
 }  // namespace baton

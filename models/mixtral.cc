@@ -80,7 +80,6 @@ struct Mixtral {
   static StatusOr<MixtralConfig> Read(const ModelConfig& config) {
     BATON_RETURN_IF_ERROR(config.RequireText("model_type", "mixtral"));
     BATON_RETURN_IF_ERROR(config.RequireText("hidden_act", "silu"));
-    BATON_RETURN_IF_ERROR(config.RequireOff("tie_word_embeddings"));
     // Every number is a window; null is none.
     if (config.Has("sliding_window")) {
       return InvalidArgument(

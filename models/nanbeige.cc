@@ -48,14 +48,19 @@ class NanbeigeLayer {
 constexpr int64_t kMaxLoops = 256;
 
 // Switches of the research code that change the maths.
-constexpr const char* kRefused[] = {
-    "tie_word_embeddings", "enable_hyper_connection",
-    "enable_mhc",          "enable_depth_attention",
-    "loop_middle_layers",  "enable_double_loop_split",
-    "loop_middle_repeats", "loop_share_kv",
-    "qk_layernorm",        "emb_neighbor_num",
-    "emb_split_num",       "ngram_vocab_size_ratio",
-    "loop_loss_weights",   "insert_ngram_layer_idx"};
+constexpr const char* kRefused[] = {"enable_hyper_connection",
+                                    "enable_mhc",
+                                    "enable_depth_attention",
+                                    "loop_middle_layers",
+                                    "enable_double_loop_split",
+                                    "loop_middle_repeats",
+                                    "loop_share_kv",
+                                    "qk_layernorm",
+                                    "emb_neighbor_num",
+                                    "emb_split_num",
+                                    "ngram_vocab_size_ratio",
+                                    "loop_loss_weights",
+                                    "insert_ngram_layer_idx"};
 
 struct Nanbeige {
   static constexpr std::string_view kArchitecture = "NanbeigeForCausalLM";

@@ -9,15 +9,14 @@ namespace baton {
 // The list: an architecture is declared and named here, and nowhere else.
 Decoder ApertusDecoder();
 Decoder ArceeDecoder();
+Decoder Exaone4Decoder();
 Decoder MixtralDecoder();
 Decoder NanbeigeDecoder();
 
 std::span<const Decoder> AllDecoders() {
   static const auto* decoders = new std::vector<Decoder>{
-      ApertusDecoder(),
-      ArceeDecoder(),
-      MixtralDecoder(),
-      NanbeigeDecoder(),
+      ApertusDecoder(), ArceeDecoder(),    Exaone4Decoder(),
+      MixtralDecoder(), NanbeigeDecoder(),
   };
   return *decoders;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/slice_parts.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -15,6 +16,14 @@ std::vector<SampleResult> VisitResult::Samples() const {
   std::vector<SampleResult> samples;
   for (const SampledRow& row : rows) samples.push_back(row.Result());
   return samples;
+}
+
+int64_t DecoderInfo::Window() const {
+  int64_t longest = 0;
+  for (const LayerState& state : states) {
+    longest = std::max(longest, state.window);
+  }
+  return longest;
 }
 
 SliceParts PartsOf(const DecoderInfo& info,
@@ -50,21 +59,23 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
   BATON_ASSIGN_OR_RETURN(KernelFn<Sample> sample,
                          options.kernels->Find<Sample>(kind, DType::kF32));
   std::map<UnrolledLayer, int> slots;
+  std::vector<LayerState> states;
   for (const UnrolledRange& range : options.ranges) {
     for (int u = range.begin; u < range.end; ++u) {
       slots.emplace(u, static_cast<int>(slots.size()));
+      states.push_back(info.states[static_cast<size_t>(u)]);
     }
   }
+  KvSizes sizes = options.kv;
+  if (records) ++sizes.pages;
   BATON_ASSIGN_OR_RETURN(
-      KvCache kv,
-      KvCache::Create(*options.device, info.kv, static_cast<int>(slots.size()),
-                      options.kv_pages + (records ? 1 : 0)));
+      KvCache kv, KvCache::Create(*options.device, std::move(states), sizes));
   SliceRuntime runtime{.device = options.device,
                        .stream = options.stream,
                        .dtype = options.dtype,
                        .add = add,
                        .sample = sample,
-                       .kv_pages = options.kv_pages,
+                       .sizes = options.kv,
                        .kv = std::move(kv),
                        .kv_slots = std::move(slots),
                        .scratch = std::make_unique<ScratchPool>(options.device),
@@ -73,7 +84,7 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
     BATON_ASSIGN_OR_RETURN(
         runtime.visits,
         DeviceVisits::Create(runtime.StepParts(nullptr),
-                             static_cast<PageId>(options.kv_pages)));
+                             static_cast<PageId>(options.kv.pages)));
   }
   return runtime;
 }
@@ -89,11 +100,14 @@ Step::Parts SliceRuntime::StepParts(const AttentionBatch* batch) const {
 }
 
 KvPages SliceRuntime::Pages(UnrolledLayer layer) const {
-  return {.data = kv.Pool(kv_slots.at(layer)),
-          .dtype = kv.shape().dtype,
-          .num_pages = kv.pages(),
-          .kv_heads = kv.shape().kv_heads,
-          .head_dim = kv.shape().head_dim};
+  const int slot = kv_slots.at(layer);
+  const LayerState& state = kv.State(slot);
+  return {.data = kv.Pool(slot),
+          .dtype = state.dtype,
+          .num_pages = state.Pages(kv.sizes()),
+          .kv_heads = state.kv_heads,
+          .head_dim = state.head_dim,
+          .window = state.window};
 }
 
 }  // namespace baton

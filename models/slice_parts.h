@@ -45,7 +45,7 @@ struct SliceRuntime {
   DType dtype = DType::kF32;
   KernelFn<Add> add = nullptr;
   KernelFn<Sample> sample = nullptr;
-  int64_t kv_pages = 0;  // that sequences can have
+  KvSizes sizes;  // that sequences can have
   KvCache kv;
   std::map<UnrolledLayer, int> kv_slots;
   // On the heap, since Scratches and Steps point at them.

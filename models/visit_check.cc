@@ -6,7 +6,21 @@
 namespace baton {
 namespace {
 
-Status CheckSequences(const DecoderInfo& info, int64_t kv_pages,
+Status CheckPages(std::string_view what, std::span<const PageId> pages,
+                  int64_t tokens, int64_t total) {
+  if (static_cast<int64_t>(pages.size()) * kPageTokens < tokens) {
+    return InvalidArgument("{} {} pages for {} tokens", pages.size(), what,
+                           tokens);
+  }
+  for (PageId page : pages) {
+    if (page < 0 || page >= total) {
+      return InvalidArgument("{} page {} of {}", what, page, total);
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckSequences(const DecoderInfo& info, const KvSizes& kv,
                       const AttentionBatch& batch) {
   const int64_t rows = static_cast<int64_t>(batch.positions.size());
   int64_t row = 0;
@@ -29,14 +43,10 @@ Status CheckSequences(const DecoderInfo& info, int64_t kv_pages,
       }
     }
     const int64_t tokens = s.first_position + s.rows;
-    if (static_cast<int64_t>(s.pages.size()) * kPageTokens < tokens) {
-      return InvalidArgument("{} KV pages for {} tokens", s.pages.size(),
-                             tokens);
-    }
-    for (PageId page : s.pages) {
-      if (page < 0 || page >= kv_pages) {
-        return InvalidArgument("KV page {} of {}", page, kv_pages);
-      }
+    BATON_RETURN_IF_ERROR(CheckPages("KV", s.pages, tokens, kv.pages));
+    if (info.Window() > 0) {
+      BATON_RETURN_IF_ERROR(
+          CheckPages("window", s.window_pages, tokens, kv.window_pages));
     }
     row += s.rows;
   }
@@ -89,7 +99,7 @@ Status CheckLogitRows(const DecoderInfo& info, const VisitArgs& args,
 }  // namespace
 
 Status CheckVisit(const DecoderInfo& info,
-                  std::span<const UnrolledRange> ranges, int64_t kv_pages,
+                  std::span<const UnrolledRange> ranges, const KvSizes& kv,
                   int32_t token_slots, const VisitArgs& args) {
   const UnrolledRange range = args.range;
   if (std::find(ranges.begin(), ranges.end(), range) == ranges.end()) {
@@ -98,7 +108,7 @@ Status CheckVisit(const DecoderInfo& info,
   }
   if (args.batch == nullptr) return InvalidArgument("a visit without a batch");
   const int64_t rows = static_cast<int64_t>(args.batch->positions.size());
-  BATON_RETURN_IF_ERROR(CheckSequences(info, kv_pages, *args.batch));
+  BATON_RETURN_IF_ERROR(CheckSequences(info, kv, *args.batch));
   if (range.begin == 0) {
     BATON_RETURN_IF_ERROR(CheckIds(info, args.ids, rows, token_slots));
   }

@@ -13,7 +13,7 @@ namespace baton {
 // shape is FromWire's. InvalidArgument: says what does not fit.
 [[nodiscard]] Status CheckVisit(const DecoderInfo& info,
                                 std::span<const UnrolledRange> ranges,
-                                int64_t kv_pages, int32_t token_slots,
+                                const KvSizes& kv, int32_t token_slots,
                                 const VisitArgs& args);
 
 // InvalidArgument: a range is empty, out of the decoder, or not ascending.

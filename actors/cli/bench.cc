@@ -143,8 +143,12 @@ class Bench {
     double layers = 0;
     for (int64_t layer : bytes_.layers) layers += static_cast<double>(layer);
     const double context = flags_.prompt + flags_.tokens / 2.0;
-    const double kv = static_cast<double>(bytes_.kv_per_token) *
-                      model_.info.unrolled_layers() * context * batch;
+    double kv = 0;
+    for (const LayerState& state : model_.info.states) {
+      const auto window = static_cast<double>(state.window);
+      kv += static_cast<double>(state.TokenBytes()) *
+            (window > 0 ? std::min(window, context) : context) * batch;
+    }
     return layers * model_.info.num_loops + static_cast<double>(bytes_.final) +
            kv;
   }
@@ -223,7 +227,8 @@ class Bench {
     StageBytes total;
     for (const StageBytes& stage :
          PredictBytes(model_.info, bytes_, status.placement,
-                      status.pages_total * kPageTokens)) {
+                      {.pages = status.pages_total,
+                      .window_pages = status.window_pages_total})) {
       total.weights += stage.weights;
       total.kv += stage.kv;
     }

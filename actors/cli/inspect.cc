@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "actors/cli/cli.h"
 #include "actors/local_pipeline.h"
@@ -28,6 +30,29 @@ bool HasWeights(const std::string& directory) {
   return false;
 }
 
+// What layers keep of a token: those of one kind together.
+void PrintStates(const DecoderInfo& info) {
+  const LayerState& first = info.states.front();
+  std::printf("KV heads x dim     %lld x %lld\n",
+              static_cast<long long>(first.kv_heads),
+              static_cast<long long>(first.head_dim));
+  std::map<int64_t, std::pair<int, int64_t>> kinds;  // window to layers, bytes
+  for (const LayerState& state : info.states) {
+    auto& [layers, bytes] = kinds[state.window];
+    ++layers;
+    bytes += state.TokenBytes();
+  }
+  for (const auto& [window, kind] : kinds) {
+    std::printf("KV bytes per token %s (%s)", Grouped(kind.second).c_str(),
+                std::string(Name(first.dtype)).c_str());
+    if (kinds.size() > 1) std::printf(" in %d layers", kind.first);
+    if (window > 0) {
+      std::printf(" with a window of %s", Grouped(window).c_str());
+    }
+    std::printf("\n");
+  }
+}
+
 void PrintFacts(const OpenedModel& model, const DecoderBytes& bytes) {
   const DecoderInfo& info = model.info;
   std::printf("decoder            %s\n", info.architecture.c_str());
@@ -42,12 +67,7 @@ void PrintFacts(const OpenedModel& model, const DecoderBytes& bytes) {
   std::printf("vocabulary         %lld\n", static_cast<long long>(info.vocab));
   std::printf("context            %lld\n",
               static_cast<long long>(info.max_positions));
-  std::printf("KV heads x dim     %lld x %lld\n",
-              static_cast<long long>(info.kv.kv_heads),
-              static_cast<long long>(info.kv.head_dim));
-  const int64_t kv = bytes.kv_per_token * info.unrolled_layers();
-  std::printf("KV bytes per token %s (%s)\n", Grouped(kv).c_str(),
-              std::string(Name(info.kv.dtype)).c_str());
+  PrintStates(info);
   int64_t weights = bytes.embedding + bytes.final;
   for (int64_t layer : bytes.layers) weights += layer;
   std::printf("weights in memory  %s\n", HumanBytes(weights).c_str());
@@ -63,7 +83,9 @@ Status Inspect(const Flags& flags) {
       OpenModel(flags.checkpoint, dtype, WeightsCheck::kConfigOnly));
   PrintFacts(model, CountBytes(model.info, model.tensors, dtype));
   if (flags.tensors) {
+    std::set<std::string> listed;
     for (const TensorDecl& decl : model.tensors) {
+      if (!listed.insert(decl.name).second) continue;  // a tied head
       std::printf("%s %s\n", decl.name.c_str(), ToString(decl.shape).c_str());
     }
   }

@@ -65,17 +65,25 @@ Status Plan(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(
       const Placement placement,
       PlaceStages(model.info, bytes, config.route, config.stages));
-  const int64_t kv_tokens = KvTokens(config, model.info, bytes);
-  const std::vector<StageBytes> held =
-      PredictBytes(model.info, bytes, placement, kv_tokens);
+  BATON_ASSIGN_OR_RETURN(const ControllerOptions controller,
+                         PlanController(config, model));
+  const SchedulerOptions scheduler = SchedulerOf(controller);
+  const std::vector<StageBytes> held = PredictBytes(
+      model.info, bytes, placement,
+      {.pages = scheduler.kv_pages, .window_pages = scheduler.window_pages});
 
   std::printf("%s: %s parameters, %d layers x %d loops, %s\n",
               model.info.architecture.c_str(),
               Grouped(bytes.parameters).c_str(), model.info.num_layers,
               model.info.num_loops, std::string(Name(config.dtype)).c_str());
-  std::printf("route %s, %d passes, KV for %s tokens\n\n",
+  std::printf("route %s, %d passes, KV for %s tokens",
               std::string(Name(config.route)).c_str(), placement.passes,
-              Grouped(kv_tokens).c_str());
+              Grouped(scheduler.kv_pages * kPageTokens).c_str());
+  if (scheduler.window > 0) {
+    std::printf(", of layers with a window for %s",
+                Grouped(scheduler.window_pages * kPageTokens).c_str());
+  }
+  std::printf("\n\n");
   std::printf("%-16s %12s %12s %12s  %s\n", "stage", "weights", "kv", "total",
               "unrolled layers, pass by pass");
   StageBytes all;

@@ -38,13 +38,18 @@ std::vector<Unit> Cut(const PagedAttention::Args& args, int64_t ratio) {
   return units;
 }
 
+// Of the keys before `end` that a row sees.
+int64_t FirstKey(int64_t end, int64_t window) {
+  return window > 0 ? std::max<int64_t>(0, end - window) : 0;
+}
+
 template <typename T>
 void RunUnit(const PagedAttention::Args& args, const InnerLoops<T>& loops,
              const Unit& unit, int64_t ratio, float* scratch) {
   const SequenceSpan& sequence = *unit.sequence;
   AttentionTile<T> tile;
   tile.queries = 0;
-  tile.pages = sequence.pages.data();
+  tile.pages = sequence.PagesOf(args.pages.window).data();
   tile.keys = reinterpret_cast<const std::byte*>(
       KeyBlock<T>(args.pages, 0, unit.kv_head));
   tile.values = reinterpret_cast<const std::byte*>(
@@ -60,7 +65,9 @@ void RunUnit(const PagedAttention::Args& args, const InnerLoops<T>& loops,
       const int64_t offset = (unit.kv_head * ratio + i) * tile.head_dim;
       tile.query[tile.queries] = q + offset;
       tile.out[tile.queries] = out + offset;
-      tile.visible[tile.queries] = sequence.first_position + row + 1;
+      const int64_t end = sequence.first_position + row + 1;
+      tile.visible[tile.queries] = end;
+      tile.first[tile.queries] = FirstKey(end, args.pages.window);
       if (++tile.queries == AttentionTile<T>::kMaxQueries) {
         loops.attention(tile);
         tile.queries = 0;

@@ -87,16 +87,20 @@ void Scores(const AttentionTile<T>& tile, int query, const T* const* keys,
   }
 }
 
+// Whether weighted values are added to nothing or to what is there.
+enum class Sums { kFresh, kGoOn };
+
 // Adds weight * value for tokens [from, to) of the span to kVectors vectors of
-// dimensions, from zero if from is 0.
+// dimensions.
 template <typename T, int kRows, int kVectors>
 void Values(const AttentionTile<T>& tile, const State<T>& state, int query,
-            int64_t begin, int64_t from, int64_t to, int64_t column) {
+            int64_t begin, int64_t from, int64_t to, Sums so_far,
+            int64_t column) {
   F sums[kRows][kVectors];
   float* place = state.weighted + query * tile.head_dim + column;
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      sums[r][v] = from == 0
+      sums[r][v] = so_far == Sums::kFresh
                        ? Vec::Set(0.0f)
                        : Vec::Load(place + r * tile.head_dim + v * kLanes);
     }
@@ -128,11 +132,12 @@ void Values(const AttentionTile<T>& tile, const State<T>& state, int query,
 // The dimensions that fill no vector, one by one.
 template <typename T>
 void ValuesTail(const AttentionTile<T>& tile, const State<T>& state, int query,
-                int64_t begin, int64_t from, int64_t to, int64_t column) {
+                int64_t begin, int64_t from, int64_t to, Sums so_far,
+                int64_t column) {
   float* place = state.weighted + query * tile.head_dim;
   for (int64_t d = column; d < tile.head_dim; ++d) {
     float one[kLanes] = {};
-    F sum = Vec::Set(from == 0 ? 0.0f : place[d]);
+    F sum = Vec::Set(so_far == Sums::kFresh ? 0.0f : place[d]);
     for (int64_t t = from; t < to; ++t) {
       T value[kLanes];
       std::memset(static_cast<void*>(value), 0, sizeof(value));
@@ -148,19 +153,20 @@ void ValuesTail(const AttentionTile<T>& tile, const State<T>& state, int query,
 
 template <typename T, int kRows>
 void AllValues(const AttentionTile<T>& tile, const State<T>& state, int query,
-               int64_t begin, int64_t from, int64_t to) {
+               int64_t begin, int64_t from, int64_t to, Sums so_far) {
   constexpr int kVectors = kLanes == 16 ? 4 : 2;
   int64_t column = 0;
   for (; column + kVectors * kLanes <= tile.head_dim;
        column += kVectors * kLanes) {
-    Values<T, kRows, kVectors>(tile, state, query, begin, from, to, column);
+    Values<T, kRows, kVectors>(tile, state, query, begin, from, to, so_far,
+                               column);
   }
   for (; column + kLanes <= tile.head_dim; column += kLanes) {
-    Values<T, kRows, 1>(tile, state, query, begin, from, to, column);
+    Values<T, kRows, 1>(tile, state, query, begin, from, to, so_far, column);
   }
   if (column == tile.head_dim) return;
   for (int r = 0; r < kRows; ++r) {
-    ValuesTail(tile, state, query + r, begin, from, to, column);
+    ValuesTail(tile, state, query + r, begin, from, to, so_far, column);
   }
 }
 
@@ -175,9 +181,10 @@ struct Softmax {
   float sum;
 };
 
-// Scores of the first `visible` keys become e^(score - largest), others 0.
-inline Softmax Weigh(float* weights, int64_t visible) {
-  for (int64_t t = visible; t < kSpan; ++t) weights[t] = -kInfinity;
+// Scores of keys [from, to) become e^(score - largest), others 0.
+inline Softmax Weigh(float* weights, int64_t from, int64_t to) {
+  for (int64_t t = 0; t < from; ++t) weights[t] = -kInfinity;
+  for (int64_t t = to; t < kSpan; ++t) weights[t] = -kInfinity;
   F best = Vec::Load(weights);
   for (int64_t t = kLanes; t < kSpan; t += kLanes) {
     best = Vec::Max(Vec::Load(weights + t), best);
@@ -215,6 +222,30 @@ inline void Combine(float* total, const float* weighted, float before,
   }
 }
 
+// Weighted values of kRows queries, which see tokens [from, to) of the span.
+// The first query begins first and ends first; what all see is loaded once.
+template <typename T, int kRows>
+void SpanValues(const AttentionTile<T>& tile, const State<T>& state, int query,
+                int64_t begin, const int64_t* from, const int64_t* to) {
+  const int64_t end = to[0];
+  const int64_t start = from[kRows - 1] < end ? from[kRows - 1] : end;
+  Sums so_far = Sums::kFresh;
+  if (from[0] < start) {
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t first = from[r] < start ? from[r] : start;
+      AllValues<T, 1>(tile, state, query + r, begin, first, start,
+                      Sums::kFresh);
+    }
+    so_far = Sums::kGoOn;
+  }
+  AllValues<T, kRows>(tile, state, query, begin, start, end, so_far);
+  for (int r = 1; r < kRows; ++r) {
+    const int64_t rest = from[r] > end ? from[r] : end;
+    if (rest == to[r]) continue;
+    AllValues<T, 1>(tile, state, query + r, begin, rest, to[r], Sums::kGoOn);
+  }
+}
+
 // kRows queries from `query`, all of which see a key of the span at `begin`.
 template <typename T, int kRows>
 void SpanOf(const AttentionTile<T>& tile, const State<T>& state, int query,
@@ -225,18 +256,15 @@ void SpanOf(const AttentionTile<T>& tile, const State<T>& state, int query,
     Scores<T, kRows, kPages>(tile, query, keys + page, weights + page * kPage);
   }
   Softmax softmax[kRows];
-  int64_t visible[kRows];
+  int64_t from[kRows], to[kRows];
   for (int r = 0; r < kRows; ++r) {
+    const int64_t before = tile.first[query + r] - begin;
     const int64_t left = tile.visible[query + r] - begin;
-    visible[r] = left < kSpan ? left : kSpan;
-    softmax[r] = Weigh(weights + r * kSpan, visible[r]);
+    from[r] = before > 0 ? before : 0;
+    to[r] = left < kSpan ? left : kSpan;
+    softmax[r] = Weigh(weights + r * kSpan, from[r], to[r]);
   }
-  // The first query sees the fewest keys.
-  AllValues<T, kRows>(tile, state, query, begin, 0, visible[0]);
-  for (int r = 1; r < kRows; ++r) {
-    if (visible[r] == visible[0]) continue;
-    AllValues<T, 1>(tile, state, query + r, begin, visible[0], visible[r]);
-  }
+  SpanValues<T, kRows>(tile, state, query, begin, from, to);
   for (int r = 0; r < kRows; ++r) {
     float& largest = state.largest[query + r];
     float& sum = state.sum[query + r];
@@ -272,9 +300,11 @@ void AttentionQueries(const AttentionTile<T>& tile) {
   constexpr int kMaxRows = kLanes == 16 ? 6 : 4;
   const State<T> state(tile);
   const int64_t end = tile.visible[tile.queries - 1];
-  int first = 0;
-  for (int64_t begin = 0; begin < end; begin += kSpan) {
+  int first = 0, last = 0;  // the queries that see a key of the span
+  for (int64_t begin = tile.first[0] / kSpan * kSpan; begin < end;
+       begin += kSpan) {
     while (tile.visible[first] <= begin) ++first;
+    while (last < tile.queries && tile.first[last] < begin + kSpan) ++last;
     // Pages past the last key stand for nothing: their lanes are masked.
     const T* keys[4];
     for (int64_t p = 0; p < 4; ++p) {
@@ -282,13 +312,13 @@ void AttentionQueries(const AttentionTile<T>& tile) {
       keys[p] = PageOf(tile, tile.keys, key < end ? key : end - 1);
     }
     int query = first;
-    for (; query + kMaxRows <= tile.queries; query += kMaxRows) {
+    for (; query + kMaxRows <= last; query += kMaxRows) {
       SpanOf<T, kMaxRows>(tile, state, query, begin, keys);
     }
-    for (; query + 2 <= tile.queries; query += 2) {
+    for (; query + 2 <= last; query += 2) {
       SpanOf<T, 2>(tile, state, query, begin, keys);
     }
-    if (query < tile.queries) SpanOf<T, 1>(tile, state, query, begin, keys);
+    if (query < last) SpanOf<T, 1>(tile, state, query, begin, keys);
   }
   for (int query = 0; query < tile.queries; ++query) {
     WriteOut(tile, state, query);

@@ -33,14 +33,14 @@ inline void MatchBatch(ShapeMatch& match, const AttentionBatch* batch,
   int64_t next_row = 0;
   for (const SequenceSpan& sequence : batch->sequences) {
     const int64_t end = sequence.first_position + sequence.rows;
-    const auto covered =
-        static_cast<int64_t>(sequence.pages.size()) * kPageTokens;
+    const std::span<const PageId> table = sequence.PagesOf(pages.window);
+    const auto covered = static_cast<int64_t>(table.size()) * kPageTokens;
     match
         .Require(sequence.first_row == next_row && sequence.rows >= 0,
                  "sequences must cover the rows in order")
         .Require(sequence.first_position >= 0 && covered >= end,
                  "the pages of a sequence must cover its positions");
-    for (const PageId page : sequence.pages) {
+    for (const PageId page : table) {
       match.Require(page >= 0 && page < pages.num_pages,
                     "pages must lie inside the pool");
     }

@@ -36,7 +36,8 @@ struct AttentionTile {
   int queries;
   const T* query[kMaxQueries];   // each [head_dim]
   T* out[kMaxQueries];           // each [head_dim]
-  int64_t visible[kMaxQueries];  // keys it sees; does not decrease
+  int64_t visible[kMaxQueries];  // end of the keys it sees; does not decrease
+  int64_t first[kMaxQueries];    // the first key it sees; does not decrease
   const int32_t* pages;          // of the sequence
   const std::byte* keys;         // this head's keys in page 0
   const std::byte* values;       // this head's values in page 0

@@ -37,12 +37,13 @@ Status KvWriteCpu(const KvWrite::Args& args, Stream& stream) {
 
   const int64_t head_dim = pages.head_dim;
   for (const SequenceSpan& sequence : args.batch->sequences) {
+    const std::span<const PageId> table = sequence.PagesOf(pages.window);
     ForRows(stream, sequence.rows, 2 * pages.kv_heads * head_dim,
             [&](int64_t i) {
               const int64_t row = sequence.first_row + i;
               const int64_t position = sequence.first_position + i;
               const PageId page =
-                  sequence.pages[static_cast<size_t>(position / kPageTokens)];
+                  table[static_cast<size_t>(position / kPageTokens)];
               const int64_t slot = position % kPageTokens;
               const T* k = args.k.template Row<T>(row);
               const T* v = args.v.template Row<T>(row);

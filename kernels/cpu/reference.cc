@@ -167,8 +167,8 @@ float Key(const bf16* keys, int64_t slot, int64_t d) {
   return static_cast<float>(keys[((d / 2) * 16 + slot) * 2 + d % 2]);
 }
 
-// One span of up to 64 keys for one query: the largest score, the sum of
-// weights e^(score - largest), and the weighted sum of values.
+// Keys [begin, end) of a span of 64 for one query: the largest score, the sum
+// of weights e^(score - largest), and the weighted sum of values.
 template <typename T>
 struct Span {
   float largest;
@@ -184,13 +184,13 @@ struct Span {
       for (int64_t d = 0; d < tile.head_dim; ++d) {
         dot += static_cast<float>(tile.query[query][d]) * Key(keys, t % 16, d);
       }
-      weight[t - begin] = dot * tile.scale;
-      largest = std::max(largest, weight[t - begin]);
+      weight[t % 64] = dot * tile.scale;
+      largest = std::max(largest, weight[t % 64]);
     }
     float lanes[kSumLanes] = {};
     std::fill_n(weighted, tile.head_dim, 0.0f);
     for (int64_t t = begin; t < end; ++t) {
-      const float p = std::exp(weight[t - begin] - largest);
+      const float p = std::exp(weight[t % 64] - largest);
       lanes[t % kSumLanes] += p;
       const T* value = Page(tile, tile.values, t) + (t % 16) * tile.head_dim;
       for (int64_t d = 0; d < tile.head_dim; ++d) {
@@ -215,9 +215,11 @@ void AttentionQueries(const AttentionTile<T>& tile) {
     std::fill_n(total, tile.head_dim, 0.0f);
     float largest = -std::numeric_limits<float>::infinity();
     float sum = 0;
-    for (int64_t begin = 0; begin < tile.visible[query]; begin += 64) {
+    const int64_t first = tile.first[query];
+    for (int64_t begin = first / 64 * 64; begin < tile.visible[query];
+         begin += 64) {
       const int64_t end = std::min(begin + 64, tile.visible[query]);
-      const Span<T> span(tile, query, begin, end, weighted);
+      const Span<T> span(tile, query, std::max(begin, first), end, weighted);
       const float joint = std::max(largest, span.largest);
       const float before = std::exp(largest - joint);
       const float now = std::exp(span.largest - joint);

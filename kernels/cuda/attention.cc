@@ -27,6 +27,13 @@ KvPages PagesOf(const baton::KvPages& pages, const DeviceBatch& batch) {
           .head_dim = pages.head_dim};
 }
 
+// Tables of window pages are not on the device so far.
+Status RefuseWindow(const baton::KvPages& pages, std::string_view op) {
+  if (pages.window == 0) return OkStatus();
+  return Unimplemented("{} on CUDA with a window of {} positions", op,
+                       pages.window);
+}
+
 // The batch is on the device, and is of `rows` rows.
 void MatchBatch(ShapeMatch& match, const AttentionBatch* batch, int64_t rows,
                 const baton::KvPages& pages) {
@@ -93,6 +100,7 @@ Status Prompts(const PagedAttention::Args& args, Stream& stream) {
 }  // namespace
 
 Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR(RefuseWindow(args.pages, "rotate_and_store"));
   ShapeMatch match("rotate_and_store");
   match.Match("q", args.q, {"tokens", "heads", "head_dim"})
       .Match("k", args.k, {"tokens", "kv_heads", "head_dim"})
@@ -145,6 +153,7 @@ Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {
 }
 
 Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR(RefuseWindow(args.pages, "paged_attention"));
   ShapeMatch match("paged_attention");
   match.Match("q", args.q, {"tokens", "heads", "head_dim"})
       .Match("out", args.out, {"tokens", "heads", "head_dim"})

@@ -31,6 +31,7 @@ struct KvPages {
   int64_t num_pages = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;  // even
+  int64_t window = 0;    // positions a row sees, itself included; 0: all
 
   [[nodiscard]] int64_t PageBytes() const {
     return 2 * kv_heads * head_dim * kPageTokens * SizeOf(dtype);
@@ -83,9 +84,9 @@ struct RotateAndStore {
 };
 
 // Causal softmax(q k^T scale) v, fp32 scores and softmax, fp32 accumulation.
-// The row at position p sees keys of positions [0, p]; query head h uses KV
-// head h / (q_heads / kv_heads). Keys of the batch's own rows are in the pages
-// already (KvWrite first).
+// The row at position p sees keys of positions [0, p], or (p - window, p] where
+// the pages have a window; query head h uses KV head h / (q_heads / kv_heads).
+// Keys of the batch's own rows are in the pages already (KvWrite first).
 struct PagedAttention {
   static constexpr std::string_view kName = "paged_attention";
   struct Args {

@@ -31,6 +31,14 @@ struct SequenceSpan {
   int64_t first_position = 0;
   std::span<const PageId> pages;  // covers first_position + rows tokens
   int64_t prompt_rows = 0;
+  // The same for layers with a window, which has room for less: pages of
+  // positions that no row sees any more may hold another sequence's by now.
+  std::span<const PageId> window_pages = {};
+
+  // Those of a layer with this window; 0: without one.
+  [[nodiscard]] std::span<const PageId> PagesOf(int64_t window) const {
+    return window > 0 ? window_pages : pages;
+  }
 };
 
 // Up to kPromptTileRows prompt rows of one sequence: a unit of work.

@@ -32,13 +32,14 @@ struct PerHeadQueryKeyNorm {
   float eps;
 };
 
-// Grouped-query attention with rotary positions over the whole head and paged
-// keys and values. The output projection leaves its sum over ranks to whoever
+// Grouped-query attention with rotary positions over the whole head, or with
+// none, and paged keys and values, of which the layer's state says how far back
+// rows see. The output projection leaves its sum over ranks to whoever
 // reads the stream next.
 class GroupedQueryAttention {
  public:
   GroupedQueryAttention(const WeightScope& w, const AttentionShape& shape,
-                        const RopeFrequencies& rope,
+                        const std::optional<RopeFrequencies>& rope,
                         std::optional<PerHeadQueryKeyNorm> norm = std::nullopt)
       : shape_(shape),
         qkv_(w,
@@ -48,8 +49,8 @@ class GroupedQueryAttention {
              shape.hidden),
         norm_(std::move(norm)),
         out_(w, {{"o_proj", shape.hidden}}, shape.heads * shape.head_dim),
-        inv_freq_(w.Constant(rope.inv_freq)),
-        amplitude_(rope.amplitude),
+        inv_freq_(rope.has_value() ? w.Constant(rope->inv_freq) : Tensor()),
+        amplitude_(rope.has_value() ? rope->amplitude : 1),
         rotate_and_store_(w.Kernel<RotateAndStore>()),
         attention_(w.Kernel<PagedAttention>()) {}
 
@@ -92,7 +93,7 @@ class GroupedQueryAttention {
   Linear qkv_;
   std::optional<PerHeadQueryKeyNorm> norm_;
   Linear out_;
-  Tensor inv_freq_;  // [head_dim / 2] f32
+  Tensor inv_freq_;  // [head_dim / 2] f32, or empty
   float amplitude_;
   KernelFn<RotateAndStore> rotate_and_store_;
   KernelFn<PagedAttention> attention_;

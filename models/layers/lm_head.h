@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "models/layers/linear.h"
@@ -18,9 +17,9 @@ namespace baton {
 // generated, whatever the row is: its kind is "generated" here.
 class LmHead {
  public:
-  LmHead(const WeightScope& w, std::string_view name, int64_t vocab,
-         int64_t hidden)
-      : hidden_(hidden), linear_(w, {{name, vocab}}, hidden) {}
+  // `rows`: one per vocabulary entry.
+  LmHead(const WeightScope& w, const FusedRows& rows, int64_t hidden)
+      : hidden_(hidden), linear_(w, {rows}, hidden) {}
 
   // Logits [rows.size(), vocab] of the batch rows named, ascending.
   Logits operator()(Normed&& x, std::span<const int32_t> rows,

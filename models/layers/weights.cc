@@ -193,7 +193,8 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
     const TensorDecl* decl =
         Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
                  .shape = {part.rows, k},
-                 .elsewhere = part.elsewhere});
+                 .elsewhere = part.elsewhere,
+                 .repeated_as = part.repeated_as});
     if (decl == nullptr) continue;
     const SliceOptions& options = *loader_->options_;
     if (weight.buffer.data() == nullptr) {

@@ -29,6 +29,7 @@ struct FusedRows {
   std::string_view name;  // without prefix and ".weight"
   int64_t rows = 0;
   std::optional<TensorRows> elsewhere = std::nullopt;
+  std::string repeated_as = {};  // as TensorDecl's
 };
 
 // Declares or loads the tensors it is asked for, and keeps the first failure:
@@ -75,6 +76,8 @@ class WeightScope {
   WeightScope(WeightLoader& loader, TensorOwner owner, std::string prefix)
       : loader_(&loader), owner_(owner), prefix_(std::move(prefix)) {}
 
+  // The physical layer that the tensors belong to.
+  [[nodiscard]] LayerIndex layer() const { return LayerIndex(owner_.layer); }
   // The scope of a submodule, "<prefix><name>.".
   [[nodiscard]] WeightScope In(std::string_view name) const;
   [[nodiscard]] std::string FullName(std::string_view name) const;

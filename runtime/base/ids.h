@@ -32,10 +32,13 @@ using SequenceId = Id<struct SequenceTag, uint64_t>;
 using StepId = Id<struct StepTag, uint64_t>;    // numbered by the controller
 using RoundId = Id<struct RoundTag, uint64_t>;  // steps issued together
 using Epoch = Id<struct EpochTag, uint64_t>;    // lifetime of a placement
-using PageId = int32_t;                         // index into every KV pool
+using PageId = int32_t;  // index into every KV pool of its kind
 
 // Tokens of one layer that a KV page holds.
 inline constexpr int64_t kPageTokens = 16;
+[[nodiscard]] constexpr int64_t PagesFor(int64_t tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
 
 }  // namespace baton
 

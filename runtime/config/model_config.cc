@@ -126,6 +126,25 @@ StatusOr<std::string> ModelConfig::Text(const std::string& key) const {
   return value->get<std::string>();
 }
 
+StatusOr<std::vector<std::string>> ModelConfig::Texts(
+    const std::string& key) const {
+  std::vector<std::string> texts;
+  const json* list = FindValue(json_->root, key);
+  if (list == nullptr) return texts;
+  if (!list->is_array()) {
+    return InvalidArgument("{}: {} is {}, expected a list", json_->where, key,
+                           Brief(*list));
+  }
+  for (const json& value : *list) {
+    if (!value.is_string()) {
+      return InvalidArgument("{}: {} has {}, expected text", json_->where, key,
+                             Brief(value));
+    }
+    texts.push_back(value.get<std::string>());
+  }
+  return texts;
+}
+
 StatusOr<std::vector<int32_t>> ModelConfig::Ids(const std::string& key) const {
   return IdsUnder(json_->root, key, json_->where);
 }

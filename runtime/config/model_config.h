@@ -67,6 +67,9 @@ class ModelConfig {
   [[nodiscard]] StatusOr<bool> BoolOr(const std::string& key,
                                       bool fallback) const;
   [[nodiscard]] StatusOr<std::string> Text(const std::string& key) const;
+  // The list of texts under `key`; absent: empty.
+  [[nodiscard]] StatusOr<std::vector<std::string>> Texts(
+      const std::string& key) const;
   // Integers under `key`: a number or a list of numbers; absent: empty.
   [[nodiscard]] StatusOr<std::vector<int32_t>> Ids(
       const std::string& key) const;

@@ -7,20 +7,29 @@
 #include "runtime/base/check.h"
 
 namespace baton {
-namespace {
 
-int64_t PagesFor(int64_t tokens) {
-  return (tokens + kPageTokens - 1) / kPageTokens;
+int64_t WindowPagesFor(const SchedulerOptions& options, int64_t positions) {
+  if (options.window == 0) return 0;
+  const int64_t all = PagesFor(positions);
+  if (options.prefill_chunk == 0) return all;  // rows of a whole prompt
+  const int64_t in_flight = int64_t{options.run_ahead} * options.prefill_chunk;
+  return std::min(all, PagesFor(options.window + in_flight) + 1);
 }
 
-}  // namespace
+int64_t EnoughWindowPages(const SchedulerOptions& options) {
+  const int64_t most = WindowPagesFor(options, options.kv_pages * kPageTokens);
+  return std::min(options.kv_pages, options.max_sequences * most);
+}
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       pool_(options.kv_pages),
+      window_pool_(options.window_pages),
       slots_(static_cast<size_t>(options.slots)) {
   BATON_CHECK(options.slots > 0 && options.run_ahead > 0);
   BATON_CHECK(options.max_step_tokens >= options.max_sequences);
+  BATON_CHECK(options.window_pages >=
+              WindowPagesFor(options, options.kv_pages * kPageTokens));
 }
 
 Status Scheduler::Add(Request request) {
@@ -74,11 +83,16 @@ void Scheduler::AdmitWaiting() {
   // Room for all known tokens and one more, so that a prompt never starts only
   // to be preempted by its own length or by that of one that started with it.
   int64_t available = pool_.available();
-  for (const auto& [id, s] : running_) available -= PagesLacking(s);
+  int64_t window_available = window_pool_.total();
+  for (const auto& [id, s] : running_) {
+    available -= PagesLacking(s);
+    window_available -= WindowPagesPromised(s);
+  }
   while (!waiting_.empty() && running() < options_.max_sequences) {
     Sequence& s = waiting_.front();
     available -= PagesLacking(s);
-    if (available < 0) return;
+    window_available -= WindowPagesPromised(s);
+    if (available < 0 || window_available < 0) return;
     int best = 0;
     for (int i = 1; i < options_.slots; ++i) {
       if (slots_[i].sequences.size() < slots_[best].sequences.size()) best = i;
@@ -93,6 +107,12 @@ void Scheduler::AdmitWaiting() {
 int64_t Scheduler::PagesLacking(const Sequence& s) {
   const int64_t need = PagesFor(std::min(s.known() + 1, s.end()));
   return std::max<int64_t>(0, need - static_cast<int64_t>(s.pages.size()));
+}
+
+int64_t Scheduler::WindowPagesPromised(const Sequence& s) const {
+  // A sequence holds no more of them than of the others, which run out first.
+  if (window_pool_.total() >= pool_.total()) return 0;
+  return WindowPagesFor(options_, s.end());
 }
 
 bool Scheduler::HasWork(const Slot& slot) const {
@@ -188,8 +208,11 @@ bool Scheduler::AddRows(SequenceId id, int64_t rows, Round& round,
   part.id = id;
   part.first_position = s.issued;
   part.rows = static_cast<int32_t>(rows);
-  if (!GrowPages(s, s.issued + rows, round.round, part.new_pages)) return false;
   const int64_t end = s.issued + rows;
+  if (!GrowPages(s, end, round.round, part.new_pages)) return false;
+  if (options_.window > 0) {
+    part.new_window_pages = s.window_pages.Grow(end, window_pool_);
+  }
   if (s.issued < s.known()) {
     part.ids.assign(s.tokens.begin() + s.issued, s.tokens.begin() + end);
   } else {
@@ -235,6 +258,7 @@ bool Scheduler::PreemptYounger(SequenceId than, RoundId round) {
     if (it->second.last_round == round) continue;
     Sequence s = it->second;
     Release(s.id);
+    s.window_pages = {};
     s.id = SequenceId(next_sequence_++);
     s.slot = -1;
     s.issued = 0;
@@ -251,6 +275,7 @@ bool Scheduler::PreemptYounger(SequenceId than, RoundId round) {
 void Scheduler::Release(SequenceId id) {
   Sequence& s = running_.at(id);
   pool_.Give(s.pages);
+  s.window_pages.Clear(window_pool_);
   auto& list = slots_[s.slot].sequences;
   list.erase(std::find(list.begin(), list.end(), id));
   if (s.started) released_.push_back(id);
@@ -291,6 +316,12 @@ StatusOr<std::vector<TokenEvent>> Scheduler::Complete(
     TokenEvent event =
         Deliver(it->second, step.sequences[i], result.sequences[i]);
     const bool finished = event.finished.has_value();
+    if (options_.window > 0) {
+      // Rows of later steps come after this step's last one.
+      const StepSequence& part = step.sequences[i];
+      it->second.window_pages.Trim(part.first_position + part.rows,
+                                   options_.window, window_pool_);
+    }
     if (event.token.has_value() || !event.prompt_logprobs.empty()) {
       events.push_back(std::move(event));
     }

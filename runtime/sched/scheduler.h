@@ -12,6 +12,8 @@
 
 #include "runtime/base/ids.h"
 #include "runtime/kv/block_pool.h"
+#include "runtime/kv/kv_cache.h"
+#include "runtime/kv/window_pages.h"
 #include "runtime/sched/request.h"
 #include "runtime/sched/step.h"
 
@@ -27,7 +29,18 @@ struct SchedulerOptions {
   int max_sequences = 64;     // running at once, all slots
   int max_queue = 1024;       // waiting
   int64_t kv_pages = 0;
+  // Positions that the rows of some layers see, themselves included, where
+  // others see all; 0: there are no such layers.
+  int64_t window = 0;
+  int64_t window_pages = 0;  // at least WindowPagesFor the longest sequence
 };
+
+// The most window pages that a sequence of so many positions holds at a time:
+// those that its oldest row in flight sees, and those of all rows in flight.
+[[nodiscard]] int64_t WindowPagesFor(const SchedulerOptions& options,
+                                     int64_t positions);
+// Enough for any sequences that the KV pages and `max_sequences` admit.
+[[nodiscard]] int64_t EnoughWindowPages(const SchedulerOptions& options);
 
 enum class FinishReason { kLength, kStop };
 
@@ -66,7 +79,12 @@ class Scheduler {
   [[nodiscard]] int64_t waiting() const;
   [[nodiscard]] int64_t steps_in_flight() const;
   [[nodiscard]] int64_t pages_used() const { return pool_.used(); }
-  [[nodiscard]] int64_t pages_total() const { return pool_.total(); }
+  [[nodiscard]] int64_t window_pages_used() const {
+    return window_pool_.used();
+  }
+  [[nodiscard]] KvSizes sizes() const {
+    return {.pages = pool_.total(), .window_pages = window_pool_.total()};
+  }
   [[nodiscard]] int64_t preemptions() const { return preemptions_; }
   // True when stages still have to be told of released sequences.
   [[nodiscard]] bool has_releases() const { return !released_.empty(); }
@@ -82,6 +100,7 @@ class Scheduler {
     StepId last_step;             // samples the token at position `issued`
     RoundId last_round;           // newest round that has rows of it
     std::vector<PageId> pages;
+    WindowPages window_pages;
     bool started = false;  // stages know it
 
     [[nodiscard]] int64_t prompt() const {
@@ -105,6 +124,8 @@ class Scheduler {
   void AdmitWaiting();
   // For its known tokens and one more.
   [[nodiscard]] static int64_t PagesLacking(const Sequence& s);
+  // For all it will ever hold, so that it never lacks one.
+  [[nodiscard]] int64_t WindowPagesPromised(const Sequence& s) const;
   // The slot that issues next; -1: none has work, or it has steps enough.
   [[nodiscard]] int NextTurn() const;
   [[nodiscard]] bool IsFull(const Slot& slot) const;
@@ -121,6 +142,7 @@ class Scheduler {
 
   SchedulerOptions options_;
   BlockPool pool_;
+  BlockPool window_pool_;
   std::deque<Sequence> waiting_;
   std::map<SequenceId, Sequence> running_;
   std::vector<Slot> slots_;

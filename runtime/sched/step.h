@@ -21,8 +21,9 @@ struct StepSequence {
   // token is the one sampled for this sequence by step `token_from`.
   std::vector<int32_t> ids;
   StepId token_from;
-  std::vector<PageId> new_pages;  // appended to the sequence's pages
-  bool wants_token = false;       // sample a token after the last row
+  std::vector<PageId> new_pages;         // appended to the sequence's pages
+  std::vector<PageId> new_window_pages;  // and to its window pages
+  bool wants_token = false;              // sample a token after the last row
   // Not empty: logprobs are wanted of the tokens that follow rows 0, 1, ...,
   // and these are the tokens. Never reaches a row that wants_token.
   std::vector<int32_t> targets;

@@ -111,6 +111,7 @@ Status CheckTensors(std::span<const TensorEntry> tensors,
   for (const TensorDecl& decl : declared) {
     const FoundTensor found = FindDeclared(tensors, decl);
     known.insert(found.entry == nullptr ? decl.name : found.entry->name);
+    if (!decl.repeated_as.empty()) known.insert(decl.repeated_as);
     std::string problem = ProblemOf(decl, found, sample);
     // A stacked tensor is found once for each declared one that is in it.
     if (problem.empty() || !said.insert(problem).second) continue;

@@ -40,6 +40,9 @@ struct TensorDecl {
   bool any_one_element = false;  // accepts [] and [1]
   // Where a file without this name may have it: `shape` is rank 2 then.
   std::optional<TensorRows> elsewhere = std::nullopt;
+  // A tensor that files may have too and that is not read, since it repeats
+  // this one; empty: none.
+  std::string repeated_as = {};
 };
 
 // A tensor of a checkpoint file; points into the mapping, where the file may

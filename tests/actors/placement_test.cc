@@ -23,7 +23,8 @@ DecoderInfo Info(int layers, int loops) {
   DecoderInfo info;
   info.num_layers = layers;
   info.num_loops = loops;
-  info.kv = {.dtype = DType::kBF16, .kv_heads = 2, .head_dim = 8};
+  info.states.assign(static_cast<size_t>(info.unrolled_layers()),
+                     {.dtype = DType::kBF16, .kv_heads = 2, .head_dim = 8});
   return info;
 }
 
@@ -33,7 +34,6 @@ DecoderBytes Bytes(std::vector<int64_t> layers, int64_t embedding,
   bytes.layers = std::move(layers);
   bytes.embedding = embedding;
   bytes.final = final;
-  bytes.kv_per_token = 64;
   return bytes;
 }
 
@@ -48,7 +48,7 @@ std::vector<StageConfig> Stages(int count) {
 int64_t Largest(const DecoderInfo& info, const DecoderBytes& bytes,
                 const Placement& placement) {
   int64_t largest = 0;
-  for (const StageBytes& held : PredictBytes(info, bytes, placement, 16)) {
+  for (const StageBytes& held : PredictBytes(info, bytes, placement, {})) {
     largest = std::max(largest, held.weights);
   }
   return largest;
@@ -193,10 +193,26 @@ TEST(PredictBytesTest, CountsKvOfEveryUnrolledLayer) {
       PlaceStages(info, bytes, RouteKind::kRing, Stages(1));
   ASSERT_THAT(placement, IsOk());
   const std::vector<StageBytes> held =
-      PredictBytes(info, bytes, *placement, 17);  // two pages of 16
+      PredictBytes(info, bytes, *placement, {.pages = 2});
   ASSERT_EQ(held.size(), 1u);
   EXPECT_EQ(held[0].weights, 40);
   EXPECT_EQ(held[0].kv, 12 * 64 * 32);
+}
+
+TEST(PredictBytesTest, CountsWindowPagesOfTheLayersThatHaveAWindow) {
+  DecoderInfo info = Info(3, 1);
+  info.states[1].window = 20;
+  const DecoderBytes bytes = Bytes({1, 2, 3}, 10, 20);
+  const std::vector<StageConfig> stages = Stages(2);
+  StatusOr<Placement> placement =
+      PlaceStages(info, bytes, RouteKind::kRing, stages);
+  ASSERT_THAT(placement, IsOk());
+  int64_t kv = 0;
+  for (const StageBytes& held :
+       PredictBytes(info, bytes, *placement, {.pages = 5, .window_pages = 3})) {
+    kv += held.kv;
+  }
+  EXPECT_EQ(kv, (5 + 3 + 5) * 16 * 64);
 }
 
 TEST(CountBytesTest, PadsPackedWeights) {
@@ -218,7 +234,6 @@ TEST(CountBytesTest, PadsPackedWeights) {
   EXPECT_EQ(bytes.embedding, 160);
   EXPECT_EQ(bytes.layers[0], PackedBytes(80, 8, DType::kBF16) + 16);
   EXPECT_EQ(bytes.final, PackedBytes(10, 8, DType::kBF16));
-  EXPECT_EQ(bytes.kv_per_token, 2 * 2 * 8 * 2);
 }
 
 TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
@@ -228,6 +243,8 @@ TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
     int64_t kv_per_token;
   } cases[] = {{"apertus-8b", 8'053'338'240, 131'072},
                {"afm-4.5b", 4'619'184'640, 73'728},
+               {"exaone-4.0-1.2b", 1'279'391'488, 61'440},
+               {"exaone-4.0-32b", 32'003'216'384, 65'536},
                {"mixtral-8x7b", 46'702'792'704, 131'072},
                {"nanbeige4.2-3b", 4'169'800'704, 180'224}};
   for (const auto& [folder, parameters, kv] : cases) {
@@ -238,7 +255,11 @@ TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
     const DecoderBytes bytes =
         CountBytes(model->info, model->tensors, DType::kBF16);
     EXPECT_EQ(bytes.parameters, parameters) << folder;
-    EXPECT_EQ(bytes.kv_per_token * model->info.unrolled_layers(), kv) << folder;
+    int64_t kept = 0;  // of a position by layers that keep all
+    for (const LayerState& state : model->info.states) {
+      if (state.window == 0) kept += state.TokenBytes();
+    }
+    EXPECT_EQ(kept, kv) << folder;
   }
 }
 
@@ -257,8 +278,9 @@ void ExpectPredicted(const std::string& device_name,
     StatusOr<Placement> placement =
         PlaceStages(model->info, bytes, RouteKind::kRing, Stages(1));
     ASSERT_THAT(placement, IsOk());
+    const KvSizes sizes = {.pages = 4, .window_pages = 3};
     const StageBytes predicted =
-        PredictBytes(model->info, bytes, *placement, 64).front();
+        PredictBytes(model->info, bytes, *placement, sizes).front();
 
     KernelRegistry kernels;
     ASSERT_TRUE(RegisterKernels(kernels).ok());
@@ -268,7 +290,7 @@ void ExpectPredicted(const std::string& device_name,
     std::unique_ptr<WeightSource> weights = NewRandomWeights(1);
     SliceOptions options;
     options.ranges = placement->stages[0].ranges;
-    options.kv_pages = 4;
+    options.kv = sizes;
     options.kernels = &kernels;
     options.device = device.get();
     options.stream = stream->get();
@@ -288,7 +310,8 @@ void ExpectPredicted(const std::string& device_name,
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
-  ExpectPredicted("cpu", {"apertus", "arcee", "mixtral", "nanbeige"});
+  ExpectPredicted("cpu", {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
+                          "mixtral", "nanbeige"});
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {

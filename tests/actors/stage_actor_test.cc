@@ -50,7 +50,7 @@ class StageActorTest : public ::testing::Test {
     load.spec.config = model_.config_text;
     load.spec.ranges = {{0, 2}};
     load.spec.dtype = DType::kF32;
-    load.spec.kv_pages = 8;
+    load.spec.kv = {.pages = 8, .window_pages = 4};
     return Ask(std::move(load));
   }
   Status Connect(uint64_t epoch) {
@@ -211,6 +211,24 @@ TEST_F(StageActorTest, DropsARoundOfAnotherEpoch) {
   EXPECT_TRUE(failed_.empty());
 }
 
+TEST_F(StageActorTest, RefusesWindowPagesThatDoNotFit) {
+  model_ = *OpenModel(testing::TinyCheckpoint("exaone4-hybrid"), DType::kF32,
+                      WeightsCheck::kStrict);
+  for (const std::vector<PageId>& pages :
+       {std::vector<PageId>{}, {4}, {-1}, {3}}) {
+    failed_.clear();
+    ASSERT_THAT(Load(), testing::IsOk());
+    ASSERT_THAT(Connect(session_.epoch.value() + 1), testing::IsOk());
+    Round round = Prompt();
+    round.steps[0].sequences[0].new_window_pages = pages;
+    Run(std::move(round));
+    const bool fits = pages == std::vector<PageId>{3};
+    EXPECT_EQ(failed_.empty(), fits);
+    if (fits) continue;
+    EXPECT_EQ(failed_[0].code(), StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(StageActorTest, RefusesADescriptorThatDoesNotFit) {
   const std::vector<std::function<void(Round&)>> faults = {
       [](Round& r) { r.starts.clear(); },
@@ -225,6 +243,7 @@ TEST_F(StageActorTest, RefusesADescriptorThatDoesNotFit) {
       [](Round& r) { r.steps[0].sequences[0].new_pages = {8}; },
       [](Round& r) { r.steps[0].sequences[0].new_pages = {-1}; },
       [](Round& r) { r.steps[0].sequences[0].new_pages.clear(); },
+      [](Round& r) { r.steps[0].sequences[0].new_window_pages = {0}; },
       [](Round& r) {
         r.steps[0].sequences[0].targets = {1, 2, 3};
       },

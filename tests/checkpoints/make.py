@@ -4,8 +4,8 @@
 
     python3 make.py [NAME ...]        needs torch, transformers 5.17, tokenizers
 
-Apertus, Arcee and Mixtral are computed by transformers; Nanbeige, which it does
-not have, by the forward in nanbeige.py, checked against the published golden
+Apertus, Arcee, EXAONE and Mixtral are computed by transformers; Nanbeige, which
+it does not have, by the forward in nanbeige.py, checked against the published golden
 values of a trained checkpoint of that family (largest difference of a
 log-probability 5e-5, same greedy tokens). Everything is fp32 arithmetic over
 bf16 weights.
@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, ApertusForCausalLM, ArceeForCausalLM
 
+import exaone4
 import mixtral
 import nanbeige
 
@@ -140,62 +141,18 @@ SPECS = {
             },
         },
     },
-    "nanbeige": {
-        "seed": 105,
-        "generation": None,
-        "config": COMMON_4X | {
-            "architectures": ["NanbeigeForCausalLM"],
-            "model_type": "nanbeige",
-            "hidden_act": "silu",
-            "hidden_size": 64,
-            "head_dim": 24,
-            "kv_channels": 24,
-            "intermediate_size": 104,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "num_loops": 3,
-            "skip_loop_final_norm": False,
-            "loop_loss_weights": [],
-            "vocab_size": 283,
-            "rms_norm_eps": 0.025,
-            "max_position_embeddings": 192,
-            "rope_theta": 4321.0,
-            "rope_scaling": None,
-        },
-    },
-    "nanbeige-skip-norm": {
-        "seed": 106,
-        "generation": {"eos_token_id": [1]},
-        "config": COMMON_5X | {
-            "architectures": ["NanbeigeForCausalLM"],
-            "model_type": "nanbeige",
-            "hidden_act": "silu",
-            "hidden_size": 56,
-            "head_dim": 16,
-            "kv_channels": 16,
-            "intermediate_size": 92,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 5,
-            "num_key_value_heads": 1,
-            "num_loops": 2,
-            "skip_loop_final_norm": True,
-            "vocab_size": 307,
-            "rms_norm_eps": 0.01,
-            "max_position_embeddings": 224,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 950.0},
-        },
-    },
 }
-SPECS |= mixtral.specs(COMMON_4X, COMMON_5X)
+for family in (mixtral, nanbeige, exaone4):
+    SPECS |= family.specs(COMMON_4X, COMMON_5X)
 for spec in SPECS.values():
-    spec["config"] |= {
+    for key, value in {
         "attention_bias": False,
         "tie_word_embeddings": False,
         "bos_token_id": 0,
         "eos_token_id": 1,
         "pad_token_id": 2,
-    }
+    }.items():
+        spec["config"].setdefault(key, value)
 
 
 def head_dim(c):
@@ -220,26 +177,30 @@ def weights(name, spec):
     d, f, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
     q = c["num_attention_heads"] * head_dim(c)
     kv = c["num_key_value_heads"] * head_dim(c)
-    out["model.embed_tokens.weight"] = torch.randn(v, d, generator=g).bfloat16()
-    before_attention, before_mlp = {
+    tied = c["tie_word_embeddings"]
+    table = torch.randn(v, d, generator=g) * (2 * d**-0.5 if tied else 1)
+    out["model.embed_tokens.weight"] = table.bfloat16()
+    attention_norm, mlp_norm = {
         "apertus": ("attention_layernorm", "feedforward_layernorm"),
         "arcee": ("input_layernorm", "post_attention_layernorm"),
+        "exaone4": ("post_attention_layernorm", "post_feedforward_layernorm"),
         "mixtral": ("input_layernorm", "post_attention_layernorm"),
         "nanbeige": ("input_layernorm", "post_attention_layernorm"),
     }[family]
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
-        norm(p + before_attention + ".weight", d)
-        norm(p + before_mlp + ".weight", d)
-        sharp = 1.0 if family == "apertus" else 1.4
+        norm(p + attention_norm + ".weight", d)
+        norm(p + mlp_norm + ".weight", d)
+        sharp = 1.0 if family in ("apertus", "exaone4") else 1.4
         linear(p + "self_attn.q_proj.weight", q, d, sharp)
         linear(p + "self_attn.k_proj.weight", kv, d, sharp)
         linear(p + "self_attn.v_proj.weight", kv, d)
         linear(p + "self_attn.o_proj.weight", d, q, 1.2)
-        if family == "apertus":
+        if family in ("apertus", "exaone4"):
             for which in ("q_norm", "k_norm"):
                 norm(p + f"self_attn.{which}.weight", head_dim(c))
                 out[p + f"self_attn.{which}.weight"] *= 1.5
+        if family == "apertus":
             scalar = lambda x: torch.tensor(x).bfloat16()
             act = p + "mlp.act_fn."
             out[act + "alpha_p"] = scalar([0.2 + 0.3 * i])
@@ -250,12 +211,13 @@ def weights(name, spec):
         if family == "mixtral":
             mixtral.experts(c, p, linear)
             continue
-        if family == "nanbeige":
+        if family in ("nanbeige", "exaone4"):
             linear(p + "mlp.gate_proj.weight", f, d, 1.2)
         linear(p + "mlp.up_proj.weight", f, d)
         linear(p + "mlp.down_proj.weight", d, f, 0.8)
     norm("model.norm.weight", d)
-    linear("lm_head.weight", v, d, 2.0)
+    if not tied:
+        linear("lm_head.weight", v, d, 2.0)
     return mixtral.stacked(c, out) if spec.get("stacked") else out
 
 
@@ -315,8 +277,9 @@ def forward_of(path, spec):
     config = spec["config"]
     if config["model_type"] == "nanbeige":
         return lambda ids: nanbeige.forward(config, tensors, ids)
-    if config["model_type"] == "mixtral":
-        return logits_of(mixtral.model(path))
+    for family in (mixtral, exaone4):
+        if config["model_type"] == family.COMMON["model_type"]:
+            return logits_of(family.model(path))
     cls = {"apertus": ApertusForCausalLM, "arcee": ArceeForCausalLM}
     hf = AutoConfig.from_pretrained(path, attn_implementation="eager")
     model = cls[config["model_type"]](hf).float().eval()

@@ -4,6 +4,57 @@ weights, with the final norm after every pass (or only at the end)."""
 import torch
 
 
+def specs(common_4x, common_5x):
+    return {
+        "nanbeige": {
+            "seed": 105,
+            "generation": None,
+            "config": common_4x | {
+                "architectures": ["NanbeigeForCausalLM"],
+                "model_type": "nanbeige",
+                "hidden_act": "silu",
+                "hidden_size": 64,
+                "head_dim": 24,
+                "kv_channels": 24,
+                "intermediate_size": 104,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 6,
+                "num_key_value_heads": 2,
+                "num_loops": 3,
+                "skip_loop_final_norm": False,
+                "loop_loss_weights": [],
+                "vocab_size": 283,
+                "rms_norm_eps": 0.025,
+                "max_position_embeddings": 192,
+                "rope_theta": 4321.0,
+                "rope_scaling": None,
+            },
+        },
+        "nanbeige-skip-norm": {
+            "seed": 106,
+            "generation": {"eos_token_id": [1]},
+            "config": common_5x | {
+                "architectures": ["NanbeigeForCausalLM"],
+                "model_type": "nanbeige",
+                "hidden_act": "silu",
+                "hidden_size": 56,
+                "head_dim": 16,
+                "kv_channels": 16,
+                "intermediate_size": 92,
+                "num_hidden_layers": 4,
+                "num_attention_heads": 5,
+                "num_key_value_heads": 1,
+                "num_loops": 2,
+                "skip_loop_final_norm": True,
+                "vocab_size": 307,
+                "rms_norm_eps": 0.01,
+                "max_position_embeddings": 224,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 950.0},
+            },
+        },
+    }
+
+
 def rms_norm(x, weight, eps):
     return weight * (x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps))
 

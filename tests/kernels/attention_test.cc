@@ -12,8 +12,9 @@ namespace {
 // One layer's cache, and sequences whose pages lie scattered in it.
 class Cache {
  public:
-  Cache(DType dtype, int64_t kv_heads, int64_t head_dim, int64_t num_pages)
-      : pages_{nullptr, dtype, num_pages, kv_heads, head_dim},
+  Cache(DType dtype, int64_t kv_heads, int64_t head_dim, int64_t num_pages,
+        int64_t window = 0)
+      : pages_{nullptr, dtype, num_pages, kv_heads, head_dim, window},
         memory_(
             Poisoned(dtype, {num_pages, pages_.PageBytes() / SizeOf(dtype)})),
         free_(static_cast<size_t>(num_pages)) {
@@ -46,6 +47,8 @@ constexpr Heads kHeads[] = {{1, 1, 2},  {4, 2, 16},  {5, 1, 24},
 
 class AttentionTest : public IsaTest {
  protected:
+  static constexpr std::span<const PageId> kNone = {};
+
   // Writes k and v of the rows of `batch`, then attends.
   Tensor Attend(Machine& machine, const Tensor& q, const Tensor& k,
                 const Tensor& v, const KvPages& pages,
@@ -61,16 +64,24 @@ class AttentionTest : public IsaTest {
     return out;
   }
 
-  // Rows [0, tokens) of one sequence in pieces of `chunk`.
+  // Rows [0, tokens) of one sequence in pieces of `chunk`. Where there is a
+  // window, pages that no later row sees are taken away.
   Tensor InChunks(Machine& machine, const Tensor& q, const Tensor& k,
-                  const Tensor& v, int64_t chunk) {
+                  const Tensor& v, int64_t chunk, int64_t window = 0) {
     const int64_t tokens = q.shape()[0];
-    Cache cache(q.dtype(), k.shape()[1], k.shape()[2], 64);
-    const std::vector<PageId> pages = cache.Take(tokens);
+    Cache cache(q.dtype(), k.shape()[1], k.shape()[2], 64, window);
+    std::vector<PageId> pages = cache.Take(tokens);
+    const PageId poisoned = cache.Take(1).front();
     Tensor all = Poisoned(q.dtype(), q.shape());
     for (int64_t first = 0; first < tokens; first += chunk) {
       const int64_t rows = std::min(chunk, tokens - first);
-      const SequenceSpan span = {0, rows, first, pages};
+      for (int64_t p = 0; (p + 1) * kPageTokens - 1 <= first - window; ++p) {
+        if (window > 0) pages[static_cast<size_t>(p)] = poisoned;
+      }
+      const SequenceSpan span = {.rows = rows,
+                                 .first_position = first,
+                                 .pages = window > 0 ? kNone : pages,
+                                 .window_pages = pages};
       const AttentionBatch batch = {{&span, 1}, {}};
       const auto part = [&](const Tensor& t) {
         return t.view().Rows(first, first + rows);
@@ -89,13 +100,13 @@ class AttentionTest : public IsaTest {
 };
 BATON_FOR_EACH_ISA(AttentionTest);
 
-// Softmax over all keys at once, in double.
+// Softmax over all keys from `first` at once, in double.
 float Direct(const Tensor& q, const Tensor& k, const Tensor& v, int64_t row,
-             int64_t head, int64_t d) {
+             int64_t head, int64_t d, int64_t first = 0) {
   const int64_t dim = q.shape()[2];
   const int64_t kv = head / (q.shape()[1] / k.shape()[1]);
   double sum = 0, weighted = 0;
-  for (int64_t t = 0; t <= row; ++t) {
+  for (int64_t t = first; t <= row; ++t) {
     double dot = 0;
     for (int64_t i = 0; i < dim; ++i) {
       dot += static_cast<double>(At(q.view(), row, head * dim + i)) *
@@ -152,6 +163,58 @@ TEST_P(AttentionTest, GivesARowTheSameBitsInAnyChunk) {
             << Name(dtype) << " chunk " << chunk << " dim " << heads.dim;
       }
     }
+  }
+}
+
+constexpr int64_t kWindows[] = {1, 5, 16, 33, 64, 100, 139, 1000};
+
+TEST_P(AttentionTest, SeesTheWindowBehindARowItselfIncluded) {
+  for (const DType dtype : kFloatTypes) {
+    const Tensor q = Random(dtype, {150, 4, 16}, 1);
+    const Tensor k = Random(dtype, {150, 2, 16}, 2);
+    const Tensor v = Random(dtype, {150, 2, 16}, 3);
+    for (const int64_t window : kWindows) {
+      const Tensor out = InChunks(machine(), q, k, v, 150, window);
+      for (const int64_t row : {0, 1, 15, 32, 63, 64, 65, 100, 127, 149}) {
+        const int64_t first = std::max<int64_t>(0, row + 1 - window);
+        for (int64_t i = 0; i < 64; i += 7) {
+          const float want = Direct(q, k, v, row, i / 16, i % 16, first);
+          EXPECT_NEAR(At(out.view(), row, i), want,
+                      std::abs(want) * Tolerance(dtype) + 1e-5f)
+              << "window " << window << " row " << row;
+        }
+      }
+    }
+  }
+}
+
+// As above, and pages behind the window are gone: their memory is NaN.
+TEST_P(AttentionTest, GivesARowOfAWindowTheSameBitsInAnyChunk) {
+  for (const DType dtype : kFloatTypes) {
+    for (const Heads& heads : kHeads) {
+      const Tensor q = Random(dtype, {139, heads.q, heads.dim}, 1);
+      const Tensor k = Random(dtype, {139, heads.kv, heads.dim}, 2);
+      const Tensor v = Random(dtype, {139, heads.kv, heads.dim}, 3);
+      for (const int64_t window : kWindows) {
+        const Tensor whole = InChunks(machine(), q, k, v, 139, window);
+        for (const int64_t chunk : {1, 7, 64}) {
+          EXPECT_TRUE(SameBits(
+              InChunks(machine(), q, k, v, chunk, window).view(), whole.view()))
+              << Name(dtype) << " chunk " << chunk << " window " << window;
+        }
+      }
+    }
+  }
+}
+
+// A window that holds all keys changes no bit.
+TEST_P(AttentionTest, GivesTheBitsOfNoWindowWhereTheWindowHoldsAll) {
+  for (const DType dtype : kFloatTypes) {
+    const Tensor q = Random(dtype, {139, 8, 64}, 1);
+    const Tensor k = Random(dtype, {139, 2, 64}, 2);
+    const Tensor v = Random(dtype, {139, 2, 64}, 3);
+    EXPECT_TRUE(SameBits(InChunks(machine(), q, k, v, 7, 139).view(),
+                         InChunks(machine(), q, k, v, 7).view()));
   }
 }
 

@@ -61,6 +61,17 @@ constexpr Refusal kRefusals[] = {
     {"arcee", "tie_word_embeddings", "true"},
     {"arcee", "head_dim", "15"},
     {"arcee", "model_type", "\"arcee_kda\""},
+    {"exaone4-hybrid", "hidden_act", "\"gelu\""},
+    {"exaone4-hybrid", "attention_bias", "true"},
+    {"exaone4-hybrid", "quantization_config", "{\"quant_method\": \"gptq\"}"},
+    {"exaone4-hybrid", "sliding_window", "null"},  // layers slide
+    {"exaone4-hybrid", "sliding_window", "0"},
+    {"exaone4-hybrid", "layer_types", "[\"full_attention\"]"},
+    {"exaone4-hybrid", "layer_types",
+     "[\"a\", \"sliding_attention\", \"full_attention\"]"},
+    {"exaone4-hybrid", "partial_rotary_factor", "0.5"},
+    {"exaone4-tied", "tie_word_embeddings", "1"},
+    {"exaone4-tied", "model_type", "\"exaone4_5\""},
     {"mixtral", "hidden_act", "\"gelu\""},
     {"mixtral", "attention_bias", "true"},
     {"mixtral", "tie_word_embeddings", "true"},
@@ -91,8 +102,11 @@ constexpr Refusal kRefusals[] = {
 
 INSTANTIATE_TEST_SUITE_P(All, RefusalTest, ::testing::ValuesIn(kRefusals),
                          [](const auto& info) {
-                           return std::string(info.param.checkpoint) + "_" +
-                                  info.param.key;
+                           std::string name = fmt::format(
+                               "{}_{}_{}", info.index, info.param.checkpoint,
+                               info.param.key);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
                          });
 
 // Byte counts are products of sizes, and layers are listed one by one.
@@ -121,19 +135,19 @@ TEST(ConfigTest, RefusesSizesThatNoDecoderHas) {
 
 TEST(ApertusConfigTest, HeadDimIsHiddenOverHeadsOrTheKey) {
   json config = ConfigOf("apertus");
-  EXPECT_EQ(Describe(config)->kv.head_dim, 16);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 16);
   config["head_dim"] = 24;
-  EXPECT_EQ(Describe(config)->kv.head_dim, 24);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 24);
 }
 
 TEST(NanbeigeConfigTest, HeadDimIsEitherKeyBeforeHiddenOverHeads) {
   json config = ConfigOf("nanbeige");
-  EXPECT_EQ(Describe(config)->kv.head_dim, 24);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 24);
   config.erase("head_dim");
   config["kv_channels"] = 26;
-  EXPECT_EQ(Describe(config)->kv.head_dim, 26);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 26);
   config["head_dim"] = 20;
-  EXPECT_EQ(Describe(config)->kv.head_dim, 20);
+  EXPECT_EQ(Describe(config)->states[0].head_dim, 20);
 }
 
 TEST(NanbeigeConfigTest, RunsOnceWithoutALoopCount) {
@@ -143,6 +157,39 @@ TEST(NanbeigeConfigTest, RunsOnceWithoutALoopCount) {
   EXPECT_EQ(Describe(config)->num_loops, 1);
 }
 
+std::vector<int64_t> WindowsOf(const json& config) {
+  std::vector<int64_t> windows;
+  const StatusOr<DecoderInfo> info = Describe(config);
+  EXPECT_TRUE(info.ok()) << info.status();
+  for (const LayerState& state : info->states) windows.push_back(state.window);
+  return windows;
+}
+
+TEST(Exaone4ConfigTest, TakesWindowsFromLayerTypesBeforeThePattern) {
+  json config = ConfigOf("exaone4-hybrid");
+  config["sliding_window_pattern"] = "LG";
+  EXPECT_EQ(WindowsOf(config), (std::vector<int64_t>{11, 11, 0, 11, 11}));
+}
+
+TEST(Exaone4ConfigTest, TakesWindowsFromAPatternOfAnyKind) {
+  json config = ConfigOf("exaone4-hybrid");
+  config.erase("layer_types");
+  const std::vector<int64_t> every_third = {11, 11, 0, 11, 11};
+  config["sliding_window_pattern"] = "LLG";
+  EXPECT_EQ(WindowsOf(config), every_third);
+  config["sliding_window_pattern"] = 3;
+  EXPECT_EQ(WindowsOf(config), every_third);
+  for (const json& bad : {json("GLL"), json("LGLG"), json("LLX"), json(""),
+                          json(0), json(nullptr), json(true)}) {
+    config["sliding_window_pattern"] = bad;
+    EXPECT_THAT(Message(Describe(config).status()),
+                HasSubstr("sliding_window_pattern"))
+        << bad;
+  }
+  config["sliding_window"] = nullptr;  // whatever the pattern
+  EXPECT_EQ(WindowsOf(config), std::vector<int64_t>(5, 0));
+}
+
 TEST(ConfigTest, DescribesSizesAndKvShape) {
   const DecoderInfo info = *Describe(ConfigOf("arcee"));
   EXPECT_EQ(info.architecture, "ArceeForCausalLM");
@@ -150,15 +197,15 @@ TEST(ConfigTest, DescribesSizesAndKvShape) {
   EXPECT_EQ(info.hidden, 72);
   EXPECT_EQ(info.vocab, 299);
   EXPECT_EQ(info.max_positions, 512);
-  EXPECT_EQ(info.kv.kv_heads, 2);
-  EXPECT_EQ(info.kv.dtype, DType::kBF16);
+  EXPECT_EQ(info.states[0].kv_heads, 2);
+  EXPECT_EQ(info.states[0].dtype, DType::kBF16);
 }
 
 TEST(RegistryTest, NamesWhatThereIs) {
   const Status status = FindDecoder("LlamaForCausalLM").status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(Message(status), HasSubstr("ApertusForCausalLM, Arcee"));
-  EXPECT_EQ(AllDecoders().size(), 4);
+  EXPECT_EQ(AllDecoders().size(), 5);
 }
 
 std::map<std::string, TensorDecl> TensorsOf(const std::string& checkpoint) {
@@ -209,6 +256,28 @@ TEST(TensorsTest, TwoMatrixDecodersHaveNoGate) {
       EXPECT_THAT(name, Not(HasSubstr("gate")));
     }
   }
+}
+
+// The norms are those of sublayers' outputs; there is none before a sublayer.
+TEST(TensorsTest, Exaone4HasNoNormsBeforeSublayers) {
+  const auto tensors = TensorsOf("exaone4-hybrid");
+  EXPECT_EQ(tensors.size(), 5 * 11 + 3);
+  EXPECT_TRUE(
+      tensors.count("model.layers.0.post_feedforward_layernorm.weight"));
+  EXPECT_FALSE(tensors.count("model.layers.0.input_layernorm.weight"));
+}
+
+TEST(TensorsTest, ATiedHeadIsTheEmbeddingOfBothEnds) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open("exaone4-tied");
+  const std::vector<TensorDecl> tensors =
+      tiny.decoder->tensors(tiny.config()).value();
+  std::vector<TensorOwner::Kind> owners;
+  for (const TensorDecl& t : tensors) {
+    EXPECT_NE(t.name, "lm_head.weight");
+    if (t.name == "model.embed_tokens.weight") owners.push_back(t.owner.kind);
+  }
+  EXPECT_EQ(owners, (std::vector{TensorOwner::Kind::kEmbedding,
+                                 TensorOwner::Kind::kFinal}));
 }
 
 TEST(TensorsTest, NanbeigeHasEachWeightOnce) {

@@ -98,7 +98,7 @@ TEST(MixtralTest, IsNotBuiltWhereExpertsHaveNoKernels) {
       tiny.decoder
           ->build(tiny.config(), {.ranges = {{1, 2}},
                                   .dtype = DType::kBF16,
-                                  .kv_pages = 1,
+                                  .kv = {.pages = 1},
                                   .kernels = &dense,
                                   .device = Machine::Get().device.get(),
                                   .stream = Machine::Get().stream.get(),

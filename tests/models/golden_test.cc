@@ -19,6 +19,8 @@ constexpr Row kRows[] = {
     {"apertus-4x-sharded", 0.05},
     {"arcee", 0.05},
     {"arcee-mscale", 0.05},
+    {"exaone4-hybrid", 0.05},
+    {"exaone4-tied", 0.05},
     {"mixtral", 0.05},
     {"mixtral-stacked", 0.05},
     {"nanbeige", 0.06},  // nine unrolled layers; measured 0.0515

@@ -54,14 +54,15 @@ class Pipeline {
            const WeightSource& weights, DType dtype, const Stages& stages) {
     Machine& machine = Machine::Get();
     for (const std::vector<UnrolledRange>& ranges : stages) {
-      StatusOr<std::unique_ptr<StageSlice>> slice =
-          decoder.build(config, {.ranges = ranges,
-                                 .dtype = dtype,
-                                 .kv_pages = kSequences * kPagesEach,
-                                 .kernels = &machine.kernels,
-                                 .device = machine.device.get(),
-                                 .stream = machine.stream.get(),
-                                 .weights = &weights});
+      StatusOr<std::unique_ptr<StageSlice>> slice = decoder.build(
+          config, {.ranges = ranges,
+                   .dtype = dtype,
+                   .kv = {.pages = kSequences * kPagesEach,
+                          .window_pages = kSequences * kPagesEach},
+                   .kernels = &machine.kernels,
+                   .device = machine.device.get(),
+                   .stream = machine.stream.get(),
+                   .weights = &weights});
       if (!slice.ok()) ADD_FAILURE() << slice.status();
       for (UnrolledRange range : ranges) {
         route_.push_back({range, slices_.size()});
@@ -73,9 +74,11 @@ class Pipeline {
     });
     lengths_.resize(kSequences);
     pages_.resize(kSequences);
+    window_pages_.resize(kSequences);
     for (int i = 0; i < kSequences; ++i) {  // pages of sequences interleave
       for (int p = 0; p < kPagesEach; ++p) {
         pages_[i].push_back((kPagesEach - 1 - p) * kSequences + i);
+        window_pages_[i].push_back(p * kSequences + i);
       }
     }
   }
@@ -169,7 +172,8 @@ class Pipeline {
           {.first_row = static_cast<int64_t>(batch.ids.size()),
            .rows = static_cast<int64_t>(f.tokens.size()),
            .first_position = first,
-           .pages = pages_[f.sequence]});
+           .pages = pages_[f.sequence],
+           .window_pages = window_pages_[f.sequence]});
       for (size_t i = 0; i < f.tokens.size(); ++i) {
         const auto position = static_cast<int32_t>(first + i);
         batch.rows.push_back(static_cast<int32_t>(batch.ids.size()));
@@ -213,7 +217,7 @@ class Pipeline {
   std::vector<std::unique_ptr<StageSlice>> slices_;
   std::vector<Hop> route_;
   std::vector<int64_t> lengths_;
-  std::vector<std::vector<PageId>> pages_;
+  std::vector<std::vector<PageId>> pages_, window_pages_;
 };
 
 // A checkpoint of tests/checkpoints with its decoder.

@@ -41,6 +41,11 @@ enum class Trap {
   kSwappedGateAndUp,
   kNoRenormalization,
   kRoundedRouterLogits,
+  kNormsBeforeSublayers,
+  kRopeOnFullLayers,
+  kNoRopeOnFullLayers,
+  kNoWindow,
+  kWindowWithoutItself,
 };
 
 struct PlainDecoder {
@@ -53,7 +58,8 @@ struct PlainDecoder {
   size_t top = 0;  // experts of a row
   bool qk_norm = false;
   bool loop_norm = false;
-  Vec inv_freq;
+  bool post_norm = false;
+  std::vector<Vec> inv_freq;  // per layer; empty: it does not rotate
   double amplitude = 1;
   Trap trap = Trap::kNone;
   std::map<std::string, Vec> weights;
@@ -61,6 +67,7 @@ struct PlainDecoder {
   void Load(const WeightSource& source, const std::vector<TensorDecl>& decls) {
     for (const TensorDecl& decl : decls) {
       if (decl.optional && !source.Has(decl.name)) continue;
+      if (weights.count(decl.name) > 0) continue;  // a tied head
       const HostRows rows = source.Rows(decl, 0, decl.shape[0]).value();
       Vec& w = weights[decl.name];
       for (int64_t i = 0; i < decl.shape.NumElements(); ++i) {
@@ -93,7 +100,9 @@ struct PlainDecoder {
       if (trap == Trap::kLoopNormTwiceAtEnd) {
         h = Normed(h, "model.norm.weight");
       }
-      all.push_back(Times("lm_head.weight", h));
+      const bool tied = weights.count("lm_head.weight") == 0;
+      all.push_back(
+          Times(tied ? "model.embed_tokens.weight" : "lm_head.weight", h));
     }
     return all;
   }
@@ -144,11 +153,13 @@ struct PlainDecoder {
     return y;
   }
 
-  void Rotate(Vec& x, double position, double scale) const {
-    const size_t half = inv_freq.size();
-    for (size_t head = 0; head < x.size(); head += 2 * half) {
+  void Rotate(Vec& x, int layer, double position, double scale) const {
+    const Vec& frequencies = inv_freq[static_cast<size_t>(layer)];
+    const size_t half = frequencies.size();
+    const auto dim = static_cast<size_t>(info.states[0].head_dim);
+    for (size_t head = 0; head < x.size(); head += dim) {
       for (size_t i = 0; i < half; ++i) {
-        const double a = position * inv_freq[i];
+        const double a = position * frequencies[i];
         const double first = x[head + i], second = x[head + half + i];
         x[head + i] = (first * std::cos(a) - second * std::sin(a)) * scale;
         x[head + half + i] =
@@ -159,10 +170,11 @@ struct PlainDecoder {
 
   void QkNorm(Vec& x, const std::string& name) const {
     const bool whole = trap == Trap::kQkNormOverProjection;
-    x = Normed(x, name, whole ? x.size() : size_t(info.kv.head_dim));
+    x = Normed(x, name, whole ? x.size() : size_t(info.states[0].head_dim));
   }
 
-  Vec Attention(const Vec& x, const std::string& at, int slot, double p) {
+  Vec Attention(const Vec& x, int layer, int slot, double p) {
+    const std::string at = fmt::format("model.layers.{}.self_attn.", layer);
     Vec q = Times(at + "q_proj.weight", x);
     Vec k = Times(at + "k_proj.weight", x);
     const bool late = trap == Trap::kQkNormAfterRope;
@@ -174,8 +186,8 @@ struct PlainDecoder {
       QkNorm(q, at + "q_norm.weight");
       QkNorm(k, at + "k_norm.weight");
     }
-    Rotate(q, p, q_scale);
-    Rotate(k, p, k_scale);
+    Rotate(q, layer, p, q_scale);
+    Rotate(k, layer, p, k_scale);
     if (qk_norm && late) {
       QkNorm(q, at + "q_norm.weight");
       QkNorm(k, at + "k_norm.weight");
@@ -185,18 +197,28 @@ struct PlainDecoder {
     cache.v.resize(static_cast<size_t>(p) + 1);
     cache.k.back() = k;
     cache.v.back() = Times(at + "v_proj.weight", x);
-    return Times(at + "o_proj.weight", Attend(q, cache));
+    return Times(at + "o_proj.weight", Attend(q, cache, FirstKey(layer, p)));
   }
 
-  Vec Attend(const Vec& q, const Cache& cache) const {
-    const auto dim = static_cast<size_t>(info.kv.head_dim);
-    const auto group = static_cast<size_t>(heads / info.kv.kv_heads);
+  size_t FirstKey(int layer, double position) const {
+    const int64_t window = info.states[static_cast<size_t>(layer)].window;
+    if (window == 0 || trap == Trap::kNoWindow) return 0;
+    const int64_t others =
+        trap == Trap::kWindowWithoutItself ? window : window - 1;
+    return static_cast<size_t>(
+        std::max<int64_t>(0, static_cast<int64_t>(position) - others));
+  }
+
+  Vec Attend(const Vec& q, const Cache& cache, size_t first) const {
+    const auto dim = static_cast<size_t>(info.states[0].head_dim);
+    const auto group = static_cast<size_t>(heads / info.states[0].kv_heads);
     Vec out(q.size());
     for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
       const size_t kv = h / group * dim;
       Vec score;
       double total = 0;
-      for (const Vec& k : cache.k) {
+      for (size_t t = first; t < cache.k.size(); ++t) {
+        const Vec& k = cache.k[t];
         double dot = 0;
         for (size_t i = 0; i < dim; ++i) dot += q[h * dim + i] * k[kv + i];
         score.push_back(std::exp(dot / std::sqrt(double(dim))));
@@ -204,7 +226,7 @@ struct PlainDecoder {
       }
       for (size_t t = 0; t < score.size(); ++t) {
         for (size_t i = 0; i < dim; ++i) {
-          out[h * dim + i] += score[t] / total * cache.v[t][kv + i];
+          out[h * dim + i] += score[t] / total * cache.v[first + t][kv + i];
         }
       }
     }
@@ -283,19 +305,23 @@ struct PlainDecoder {
 
   void Layer(Vec& h, int loop, int layer, double position) {
     const std::string at = fmt::format("model.layers.{}.", layer);
-    const bool own_names = ffn == Ffn::kXielu;
     const int slot =
         trap == Trap::kSharedKvSlots ? layer : loop * info.num_layers + layer;
-    const Vec a =
-        Attention(Normed(h, at + (own_names ? "attention_layernorm.weight"
-                                            : "input_layernorm.weight")),
-                  at + "self_attn.", slot, position);
-    for (size_t i = 0; i < h.size(); ++i) h[i] += a[i];
-    const Vec m = FeedForward(
-        Normed(h, at + (own_names ? "feedforward_layernorm.weight"
-                                  : "post_attention_layernorm.weight")),
-        at);
-    for (size_t i = 0; i < h.size(); ++i) h[i] += m[i];
+    const auto add = [&](const char* norm, const auto& sublayer) {
+      const bool late = post_norm && trap != Trap::kNormsBeforeSublayers;
+      Vec y = sublayer(late ? h : Normed(h, at + norm));
+      if (late) y = Normed(y, at + norm);
+      for (size_t i = 0; i < h.size(); ++i) h[i] += y[i];
+    };
+    const bool own_names = ffn == Ffn::kXielu;
+    add(own_names   ? "attention_layernorm.weight"
+        : post_norm ? "post_attention_layernorm.weight"
+                    : "input_layernorm.weight",
+        [&](const Vec& x) { return Attention(x, layer, slot, position); });
+    add(own_names   ? "feedforward_layernorm.weight"
+        : post_norm ? "post_feedforward_layernorm.weight"
+                    : "post_attention_layernorm.weight",
+        [&](const Vec& x) { return FeedForward(x, at); });
   }
 
   std::map<int, Cache> caches_;

@@ -108,9 +108,10 @@ TEST_P(SameBitsTest, AndOneFlippedBitShows) {
 INSTANTIATE_TEST_SUITE_P(
     All, SameBitsTest,
     ::testing::Combine(::testing::Values("apertus", "apertus-4x-sharded",
-                                         "arcee", "arcee-mscale", "mixtral",
-                                         "mixtral-stacked", "nanbeige",
-                                         "nanbeige-skip-norm"),
+                                         "arcee", "arcee-mscale",
+                                         "exaone4-hybrid", "exaone4-tied",
+                                         "mixtral", "mixtral-stacked",
+                                         "nanbeige", "nanbeige-skip-norm"),
                        ::testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {
       std::string name = std::string(std::get<0>(info.param)) + "_" +

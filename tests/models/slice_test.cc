@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a slice loads, what it refuses, what it allocates.
 #include "kernels/ops/matmul.h"
+#include "runtime/weights/check.h"
 #include "tests/models/cuts.h"
 #include "tests/models/fake_weights.h"
 
@@ -58,7 +59,7 @@ class SliceTest : public ::testing::Test {
   EditedWeights weights_{tiny_.files.get()};
   CountingDevice device_;
   SliceOptions options_ = {.dtype = DType::kF32,
-                           .kv_pages = 4,
+                           .kv = {.pages = 4},
                            .kernels = &Machine::Get().kernels,
                            .device = &device_,
                            .stream = Machine::Get().stream.get(),
@@ -91,6 +92,45 @@ TEST_F(SliceTest, LoadsTheFinalNormWhereALoopEndsAndTheHeadWhereAllEnds) {
   EXPECT_THAT(weights_.asked, Not(Contains("lm_head.weight")));
   ASSERT_TRUE(Build({{8, 9}}).ok());
   EXPECT_THAT(weights_.asked, Contains("lm_head.weight"));
+}
+
+// models: EXAONE 4.0, trap 5.
+TEST(TiedHeadTest, IsLoadedByBothEndsAndByNoStageBetween) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open("exaone4-tied");
+  const auto asked = [&tiny](UnrolledRange range) {
+    const EditedWeights weights(tiny.files.get());
+    EXPECT_TRUE(
+        tiny.decoder
+            ->build(tiny.config(), {.ranges = {range},
+                                    .dtype = DType::kF32,
+                                    .kv = {.pages = 1},
+                                    .kernels = &Machine::Get().kernels,
+                                    .device = Machine::Get().device.get(),
+                                    .stream = Machine::Get().stream.get(),
+                                    .weights = &weights})
+            .ok());
+    return weights.asked;
+  };
+  const std::string embedding = "model.embed_tokens.weight";
+  EXPECT_THAT(asked({0, 1}), Contains(embedding));
+  EXPECT_THAT(asked({1, 3}), Not(Contains(embedding)));
+  EXPECT_THAT(asked({3, 4}), Contains(embedding));
+  EXPECT_THAT(asked({0, 4}), Not(Contains("lm_head.weight")));
+}
+
+TEST(TiedHeadTest, MayBeInTheFileOnceMore) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open("exaone4-tied");
+  const std::vector<TensorDecl> declared =
+      tiny.decoder->tensors(tiny.config()).value();
+  std::vector<TensorEntry> tensors(tiny.files->tensors().begin(),
+                                   tiny.files->tensors().end());
+  tensors.insert(
+      tensors.begin(),
+      {.name = "lm_head.weight", .dtype = DType::kBF16, .shape = {311, 60}});
+  EXPECT_TRUE(CheckTensors(tensors, declared).ok());
+  tensors.front().name = "head.weight";
+  EXPECT_THAT(Message(CheckTensors(tensors, declared)),
+              HasSubstr("unexpected: head.weight"));
 }
 
 TEST_F(SliceTest, HoldsALoopedLayersWeightsOnceAndItsPagesPerLoop) {

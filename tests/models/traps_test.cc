@@ -11,6 +11,21 @@ constexpr int kTokens = 40;
 constexpr double kSame = 1e-3;
 constexpr double kSeen = 2e-2;
 
+// Of one layer; empty: it does not rotate.
+Vec FrequenciesOf(const PlainDecoder& plain, const ModelConfig& config,
+                  const RopeConfig& rope, int layer, Trap trap) {
+  const LayerState& state = plain.info.states[static_cast<size_t>(layer)];
+  if (plain.post_norm && state.window == 0) {
+    const bool hybrid = config.Has("sliding_window");
+    if (hybrid ? trap != Trap::kRopeOnFullLayers
+               : trap == Trap::kNoRopeOnFullLayers) {
+      return {};
+    }
+  }
+  const RopeFrequencies table = ComputeRope(rope, state.head_dim);
+  return {table.inv_freq.begin(), table.inv_freq.end()};
+}
+
 void SetTrap(PlainDecoder& plain, const ModelConfig& config, Trap trap) {
   RopeConfig rope = config.Rope().value();
   if (trap == Trap::kNoRopeScaling) rope.kind = RopeConfig::Kind::kPlain;
@@ -19,9 +34,10 @@ void SetTrap(PlainDecoder& plain, const ModelConfig& config, Trap trap) {
     rope.factor = static_cast<double>(plain.info.max_positions) /
                   rope.original_max_positions;
   }
-  const RopeFrequencies table = ComputeRope(rope, plain.info.kv.head_dim);
-  plain.inv_freq.assign(table.inv_freq.begin(), table.inv_freq.end());
-  plain.amplitude = table.amplitude;
+  for (int i = 0; i < plain.info.num_layers; ++i) {
+    plain.inv_freq.push_back(FrequenciesOf(plain, config, rope, i, trap));
+  }
+  plain.amplitude = ComputeRope(rope, plain.info.states[0].head_dim).amplitude;
   plain.trap = trap;
 }
 
@@ -37,7 +53,8 @@ PlainDecoder PlainOf(const TinyCheckpoint& tiny) {
               : config.Has("num_local_experts") ? PlainDecoder::Ffn::kExperts
                                                 : PlainDecoder::Ffn::kGatedSilu;
   plain.top = config.SizeOr("num_experts_per_tok", 1).value();
-  plain.qk_norm = act == "xielu";
+  plain.post_norm = config.Text("model_type").value() == "exaone4";
+  plain.qk_norm = act == "xielu" || plain.post_norm;
   plain.loop_norm = !config.BoolOr("skip_loop_final_norm", false).value();
   plain.Load(*tiny.files, tiny.decoder->tensors(config).value());
   return plain;
@@ -84,6 +101,22 @@ constexpr Row kRows[] = {
      Trap::kFactorFromPositions},
     {"ArceeDoesNotSquare", "arcee", Trap::kReluNotSquared},
     {"ArceeSquaresBeforeItClamps", "arcee", Trap::kSquareBeforeClamp},
+    // models: EXAONE 4.0. Its tied head: slice_test.cc.
+    {"ExaoneNormsBeforeItsSublayers", "exaone4-hybrid",
+     Trap::kNormsBeforeSublayers},
+    {"ExaoneTiedNormsBeforeItsSublayers", "exaone4-tied",
+     Trap::kNormsBeforeSublayers},
+    {"ExaoneRotatesOnFullLayersOfAHybrid", "exaone4-hybrid",
+     Trap::kRopeOnFullLayers},
+    {"ExaoneDoesNotRotateWithoutAWindow", "exaone4-tied",
+     Trap::kNoRopeOnFullLayers},
+    {"ExaoneNormsAfterRope", "exaone4-hybrid", Trap::kQkNormAfterRope},
+    {"ExaoneTiedNormsAfterRope", "exaone4-tied", Trap::kQkNormAfterRope},
+    {"ExaoneIgnoresTheWindow", "exaone4-hybrid", Trap::kNoWindow},
+    {"ExaoneSeesTheWindowWithoutItself", "exaone4-hybrid",
+     Trap::kWindowWithoutItself},
+    {"ExaoneIgnoresRopeScaling", "exaone4-hybrid", Trap::kNoRopeScaling},
+    {"ExaoneTiedIgnoresRopeScaling", "exaone4-tied", Trap::kNoRopeScaling},
     // models: Mixtral. Its other traps: a window that null does not mean and
     // the stacked tensors' order, in experts_test.cc.
     {"MixtralSwapsGateAndUp", "mixtral", Trap::kSwappedGateAndUp},
@@ -119,9 +152,10 @@ TEST_P(PlainDecoderTest, AgreesWithTheDecoder) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlainDecoderTest,
                          ::testing::Values("apertus", "apertus-4x-sharded",
-                                           "arcee", "arcee-mscale", "mixtral",
-                                           "mixtral-stacked", "nanbeige",
-                                           "nanbeige-skip-norm"),
+                                           "arcee", "arcee-mscale",
+                                           "exaone4-hybrid", "exaone4-tied",
+                                           "mixtral", "mixtral-stacked",
+                                           "nanbeige", "nanbeige-skip-norm"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -24,6 +24,7 @@ Round SomeRound() {
   prompt.rows = 3;
   prompt.ids = {0, 7, 9};
   prompt.new_pages = {0, 4};
+  prompt.new_window_pages = {3, 0};
   prompt.wants_token = true;
   prompt.targets = {7, 9};
   StepSequence decode;
@@ -61,7 +62,7 @@ StageSpec SomeSpec() {
   spec.random_seed = 9;
   spec.ranges = {{0, 2}, {4, 6}};
   spec.dtype = DType::kF32;
-  spec.kv_pages = 100;
+  spec.kv = {.pages = 100, .window_pages = 30};
   return spec;
 }
 
@@ -194,7 +195,12 @@ TEST(WireTest, RefusesRoundsWhoseRowsDoNotAddUp) {
       [](v1::Round& r) {
         r.mutable_steps(0)->mutable_sequences(0)->set_new_pages(0, -1);
       },
-      "negative");
+      "new_pages: -1 is negative");
+  ExpectRefused(
+      [](v1::Round& r) {
+        r.mutable_steps(0)->mutable_sequences(0)->set_new_window_pages(0, -1);
+      },
+      "new_window_pages: -1 is negative");
 }
 
 TEST(WireTest, RefusesAbsurdSampling) {
@@ -224,6 +230,13 @@ TEST(WireTest, RefusesSpecsOutOfRange) {
   EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument));
   spec = ToProto(SomeSpec());
   spec.set_kv_pages(0);
+  EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument));
+  spec = ToProto(SomeSpec());
+  spec.clear_window_pages();
+  EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument,
+                                        HasSubstr("window_pages")));
+  spec = ToProto(SomeSpec());
+  spec.set_window_pages(-1);
   EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument));
   spec = ToProto(SomeSpec());
   spec.clear_config();

@@ -1,61 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/sched/scheduler.h"
 
-#include <gtest/gtest.h>
+#include <deque>
 
-#include <map>
-#include <random>
-#include <set>
+#include "tests/runtime/sched/scheduler_testing.h"
 
-namespace baton {
+namespace baton::testing {
 namespace {
-
-SchedulerOptions Options() {
-  SchedulerOptions o;
-  o.kv_pages = 16;
-  o.prefill_chunk = 4;
-  o.max_step_tokens = 8;
-  o.max_sequences = 4;
-  o.max_queue = 4;
-  return o;
-}
-
-Request MakeRequest(const std::string& id, int prompt, int64_t max_tokens) {
-  Request r;
-  r.id = id;
-  for (int i = 0; i < prompt; ++i) r.prompt.push_back(10 + i);
-  r.max_tokens = max_tokens;
-  return r;
-}
-
-// A stage that samples position * 7 % 50 everywhere.
-StepResult Answer(const StepDescriptor& step, Epoch epoch) {
-  StepResult result;
-  result.epoch = epoch;
-  result.step = step.step;
-  for (const StepSequence& part : step.sequences) {
-    SequenceResult& out = result.sequences.emplace_back();
-    out.id = part.id;
-    for (int32_t target : part.targets) {
-      SampleResult r;
-      r.token = target;
-      out.samples.push_back(r);
-    }
-    if (part.wants_token) {
-      SampleResult r;
-      r.token =
-          static_cast<int32_t>((part.first_position + part.rows) * 7 % 50);
-      out.samples.push_back(r);
-    }
-  }
-  return result;
-}
-
-std::vector<TokenEvent> Finish(Scheduler& s, const StepDescriptor& step) {
-  auto events = s.Complete(Answer(step, Epoch(1)));
-  EXPECT_TRUE(events.ok()) << events.status();
-  return events.ok() ? *events : std::vector<TokenEvent>{};
-}
 
 // Steps that a stage runs in the order of issue: a slot twice in a row would
 // wait there for its own token while the other's is at hand.
@@ -261,102 +212,6 @@ TEST(SchedulerTest, RefusesAFullQueueAndAnIdInUse) {
             StatusCode::kResourceExhausted);
 }
 
-// Pretends to be the stages: order of writes to pages, tokens by position.
-class FakePipeline {
- public:
-  // Every row must land in a page that its sequence owns, and no page may have
-  // two owners among sequences alive in the order rounds are run.
-  void Run(const Round& round) {
-    for (SequenceId id : round.released) pages_.erase(id);
-    for (const SequenceStart& start : round.starts) {
-      ASSERT_TRUE(pages_.emplace(start.id, std::vector<PageId>{}).second);
-    }
-    std::set<SequenceId> seen;
-    for (const StepDescriptor& step : round.steps) {
-      for (const StepSequence& part : step.sequences) {
-        ASSERT_TRUE(seen.insert(part.id).second);
-        auto& mine = pages_.at(part.id);
-        for (PageId page : part.new_pages) {
-          for (const auto& [other, theirs] : pages_) {
-            ASSERT_EQ(std::count(theirs.begin(), theirs.end(), page), 0)
-                << "page " << page << " has two owners";
-          }
-          mine.push_back(page);
-        }
-        ASSERT_LE(part.first_position + part.rows,
-                  static_cast<int64_t>(mine.size()) * 16);
-      }
-      queue.push_back(step);
-    }
-  }
-  std::deque<StepDescriptor> queue;
-  [[nodiscard]] size_t known() const { return pages_.size(); }
-
- private:
-  std::map<SequenceId, std::vector<PageId>> pages_;
-};
-
-class SchedulerPropertyTest : public testing::TestWithParam<int> {};
-
-// Random requests, aborts and completion times on a pool too small for all.
-TEST_P(SchedulerPropertyTest, EveryRequestGetsItsTokensAndAllPagesComeBack) {
-  std::mt19937 random(static_cast<unsigned>(GetParam()));
-  SchedulerOptions o = Options();
-  o.slots = 1 + GetParam() % 3;
-  o.passes = 1 + GetParam() % 2;
-  o.kv_pages = 7;
-  o.max_queue = 1000;
-  o.prefill_chunk = static_cast<int>(random() % 3) * 5;
-  Scheduler s(o);
-  FakePipeline pipeline;
-  std::map<std::string, std::vector<int32_t>> got;
-  std::map<std::string, Request> live;
-  int submitted = 0;
-  int aborted = 0;
-  int finished = 0;
-  for (int turn = 0; turn < 20000; ++turn) {
-    if (submitted < 60 && random() % 4 == 0) {
-      Request r = MakeRequest(std::to_string(submitted++), 1 + random() % 40,
-                              1 + random() % 60);
-      ASSERT_TRUE(s.Add(r).ok());
-      live.emplace(r.id, r);
-    }
-    if (turn < 300 && !live.empty() && random() % 30 == 0) {
-      ++aborted;
-      EXPECT_TRUE(s.Abort(live.begin()->first));
-      live.erase(live.begin());
-    }
-    if (auto round = s.NextRound(Epoch(1))) {
-      pipeline.Run(*round);
-    } else if (!pipeline.queue.empty()) {
-      for (const TokenEvent& e : Finish(s, pipeline.queue.front())) {
-        ASSERT_EQ(live.count(e.request), 1u);
-        if (e.token) got[e.request].push_back(e.token->token);
-        if (e.finished) {
-          const Request& r = live.at(e.request);
-          ASSERT_EQ(got[e.request].size(), static_cast<size_t>(r.max_tokens));
-          for (size_t i = 0; i < got[e.request].size(); ++i) {
-            ASSERT_EQ(got[e.request][i],
-                      static_cast<int32_t>((r.prompt.size() + i) * 7 % 50));
-          }
-          live.erase(e.request);
-          ++finished;
-        }
-      }
-      pipeline.queue.pop_front();
-    }
-  }
-  EXPECT_EQ(submitted, 60);
-  EXPECT_EQ(finished + aborted, 60);
-  EXPECT_GT(s.preemptions(), 0);
-  EXPECT_TRUE(live.empty());
-  EXPECT_EQ(s.running() + s.waiting(), 0);
-  EXPECT_EQ(s.pages_used(), 0);
-  EXPECT_EQ(pipeline.known(), 0u);
-}
-
-INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerPropertyTest, testing::Range(0, 24));
-
 TEST(VisitOrderTest, RunsAPassOverAllStepsBeforeTheNext) {
   EXPECT_EQ(VisitOrder(2, 2),
             (std::vector<Visit>{{0, 0}, {0, 1}, {1, 0}, {1, 1}}));
@@ -364,4 +219,4 @@ TEST(VisitOrderTest, RunsAPassOverAllStepsBeforeTheNext) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::testing
