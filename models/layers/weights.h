@@ -91,8 +91,20 @@ class WeightScope {
   // from the mapping straight into the packed memory.
   [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
                                     int64_t k) const;
-  // Values that come from no tensor, f32, in the memory of the device.
-  [[nodiscard]] Tensor Constant(std::span<const float> values) const;
+  // The matrix of `part` [part rows, k], packed with its columns as rows:
+  // [k, part rows].
+  [[nodiscard]] PackedWeight Transposed(const FusedRows& part, int64_t k) const;
+  // "<name>" [shape], of any type, on the host: for a layer to keep as a
+  // Constant of as many elements. Empty while declaring.
+  [[nodiscard]] std::vector<float> Values(std::string_view name,
+                                          const Shape& shape) const;
+  // Values that come from no tensor as they are, f32, in the memory of the
+  // device.
+  [[nodiscard]] Tensor Constant(std::span<const float> values) const {
+    return Constant(values, {static_cast<int64_t>(values.size())});
+  }
+  [[nodiscard]] Tensor Constant(std::span<const float> values,
+                                const Shape& shape) const;
   // One element, stored as [] or [1]; its name has no ".weight". Without a
   // fallback it must be there.
   [[nodiscard]] float Scalar(
@@ -114,6 +126,8 @@ class WeightScope {
  private:
   // Declares; the declaration, if there is something to load.
   const TensorDecl* Declare(TensorDecl decl) const;
+  // Zeroed memory for a packed matrix [n, k]; without memory a failure.
+  PackedWeight NewPacked(int64_t n, int64_t k) const;
 
   WeightLoader* loader_;
   TensorOwner owner_;

@@ -222,18 +222,44 @@ TEST(CountBytesTest, PadsPackedWeights) {
       {.name = "embed.weight",
        .shape = {10, 8},
        .owner = {TensorOwner::Kind::kEmbedding, 0}},
-      {.name = "l.q_proj.weight", .shape = {40, 8}, .owner = layer},
-      {.name = "l.k_proj.weight", .shape = {20, 8}, .owner = layer},
-      {.name = "l.v_proj.weight", .shape = {20, 8}, .owner = layer},
+      {.name = "l.q_proj.weight",
+       .shape = {40, 8},
+       .owner = layer,
+       .form = TensorForm::kPacked},
+      {.name = "l.k_proj.weight",
+       .shape = {20, 8},
+       .owner = layer,
+       .form = TensorForm::kPackedNext},
+      {.name = "l.v_proj.weight",
+       .shape = {20, 8},
+       .owner = layer,
+       .form = TensorForm::kPackedNext},
       {.name = "l.norm.weight", .shape = {8}, .owner = layer},
       {.name = "lm_head.weight",
        .shape = {10, 8},
-       .owner = {TensorOwner::Kind::kFinal, 0}}};
+       .owner = {TensorOwner::Kind::kFinal, 0},
+       .form = TensorForm::kPacked}};
   const DecoderBytes bytes = CountBytes(info, tensors, DType::kBF16);
   EXPECT_EQ(bytes.parameters, 80 + 640 + 8 + 80);
   EXPECT_EQ(bytes.embedding, 160);
   EXPECT_EQ(bytes.layers[0], PackedBytes(80, 8, DType::kBF16) + 16);
   EXPECT_EQ(bytes.final, PackedBytes(10, 8, DType::kBF16));
+}
+
+TEST(CountBytesTest, CountsWhatIsKeptInAnotherForm) {
+  const TensorOwner layer = {TensorOwner::Kind::kLayer, 0};
+  const std::vector<TensorDecl> tensors = {{.name = "l.rate",
+                                            .shape = {1, 1, 3, 1},
+                                            .owner = layer,
+                                            .form = TensorForm::kFloats},
+                                           {.name = "l.key.weight",
+                                            .shape = {70, 20},
+                                            .owner = layer,
+                                            .form = TensorForm::kTransposed}};
+  const DecoderBytes bytes = CountBytes(Info(1, 1), tensors, DType::kBF16);
+  EXPECT_EQ(bytes.layers[0], 3 * 4 + PackedBytes(20, 70, DType::kBF16));
+  EXPECT_NE(PackedBytes(20, 70, DType::kBF16),
+            PackedBytes(70, 20, DType::kBF16));
 }
 
 TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
