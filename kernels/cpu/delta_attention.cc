@@ -173,7 +173,7 @@ Status GatedRmsNormCpu(const GatedRmsNorm::Args& args, Stream& stream) {
       .Match("gate", args.gate, {"tokens", "heads", "dim"})
       .Match("out", args.out, {"tokens", "heads", "dim"})
       .IsType("x", args.x, kDTypeOf<T>)
-      .IsType("weight", args.weight, kDTypeOf<T>)
+      .IsType("weight", args.weight, DType::kF32)
       .IsType("gate", args.gate, kDTypeOf<T>)
       .IsType("out", args.out, kDTypeOf<T>);
   BATON_RETURN_IF_ERROR(match.status());
@@ -181,7 +181,7 @@ Status GatedRmsNormCpu(const GatedRmsNorm::Args& args, Stream& stream) {
   const InnerLoops<T>& loops = LoopsOf<T>(kIsa);
   const int64_t heads = match["heads"];
   const int64_t dim = match["dim"];
-  const T* weight = args.weight.template Row<T>(0);
+  const float* weight = args.weight.template Row<float>(0);
   ForRows(stream, match["tokens"], heads * dim, [&](int64_t row) {
     for (int64_t at = 0; at < heads * dim; at += dim) {
       loops.gated_rms_norm(args.x.template Row<T>(row) + at, weight,

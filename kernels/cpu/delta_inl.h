@@ -167,7 +167,7 @@ void DeltaRuleRows(const DeltaTile<T>& tile) {
 }
 
 template <typename T>
-void GatedRmsNormRow(const T* x, const T* weight, const T* gate, T* out,
+void GatedRmsNormRow(const T* x, const float* weight, const T* gate, T* out,
                      int64_t n, float eps) {
   const float mean = SumSquares(x, n) / static_cast<float>(n);
   const F scale = Vec::Set(1.0f / Vec::Sqrt(mean + eps));

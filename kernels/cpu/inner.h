@@ -133,7 +133,7 @@ struct InnerLoops {
   void (*latent_attention)(const LatentTile<T>& tile);
   void (*short_conv)(const ConvTile<T>& tile);
   void (*delta_rule)(const DeltaTile<T>& tile);  // leaves the state behind
-  void (*gated_rms_norm)(const T* x, const T* weight, const T* gate, T* out,
+  void (*gated_rms_norm)(const T* x, const float* weight, const T* gate, T* out,
                          int64_t n, float eps);
   // Of n > 0 values: the largest, and the sum of e^((x - shift) * factor).
   float (*max)(const float* x, int64_t n);

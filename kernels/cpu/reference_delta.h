@@ -84,13 +84,12 @@ void DeltaRuleRows(const DeltaTile<T>& tile) {
 }
 
 template <typename T>
-void GatedRmsNormRow(const T* x, const T* weight, const T* gate, T* out,
+void GatedRmsNormRow(const T* x, const float* weight, const T* gate, T* out,
                      int64_t n, float eps) {
   const float mean = SumSquares(x, n) / static_cast<float>(n);
   const float scale = 1.0f / std::sqrt(mean + eps);
   for (int64_t i = 0; i < n; ++i) {
-    const float normed =
-        static_cast<float>(weight[i]) * (static_cast<float>(x[i]) * scale);
+    const float normed = weight[i] * (static_cast<float>(x[i]) * scale);
     out[i] = T(normed * Sigmoid(static_cast<float>(gate[i])));
   }
 }

@@ -69,7 +69,7 @@ struct GatedRmsNorm {
   static constexpr std::string_view kName = "gated_rms_norm";
   struct Args {
     ConstView x;       // [tokens, heads, dim]
-    ConstView weight;  // [dim], dtype of x
+    ConstView weight;  // [dim] f32
     ConstView gate;    // [tokens, heads, dim]
     View out;          // as x; may alias x
     float eps;

@@ -12,7 +12,7 @@ TEST_P(GatedRmsNormTest, NormsEachHeadAndGatesByASigmoid) {
   for (const DType dtype : kFloatTypes) {
     for (const int64_t dim : {1, 7, 32, 70}) {
       const Tensor x = Random(dtype, {3, 2, dim}, 1);
-      const Tensor weight = Random(dtype, {dim}, 2);
+      const Tensor weight = Random(DType::kF32, {dim}, 2);
       const Tensor gate = Random(dtype, {3, 2 * dim}, 3, 3);
       const Tensor out = Poisoned(dtype, {3, 2, dim});
       ASSERT_TRUE(machine()
