@@ -39,6 +39,8 @@ struct DecoderInfo {
   [[nodiscard]] int unrolled_layers() const { return num_layers * num_loops; }
   // The longest of its layers' windows; 0: every layer keeps all positions.
   [[nodiscard]] int64_t Window() const;
+  // A sequence needs a slot: some layer keeps the same bytes of any length.
+  [[nodiscard]] bool NeedsStateSlots() const;
 };
 
 // A copy of the residual stream at an unrolled layer's edge.
