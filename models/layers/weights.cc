@@ -166,8 +166,25 @@ WeightScope WeightScope::In(std::string_view name) const {
   return {*loader_, owner_, fmt::format("{}{}.", prefix_, name)};
 }
 
+WeightScope WeightScope::In(std::string_view name,
+                            std::string_view other) const {
+  WeightScope scope = In(name);
+  scope.other_prefix_ = fmt::format("{}{}.", prefix_, other);
+  return scope;
+}
+
 std::string WeightScope::FullName(std::string_view name) const {
   return fmt::format("{}{}", prefix_, name);
+}
+
+// A matrix, where it is if not under its name.
+std::optional<TensorRows> WeightScope::Elsewhere(const FusedRows& part,
+                                                 int64_t k) const {
+  if (part.elsewhere.has_value() || other_prefix_.empty()) {
+    return part.elsewhere;
+  }
+  return TensorRows{fmt::format("{}{}.weight", other_prefix_, part.name),
+                    {part.rows, k}};
 }
 
 const TensorDecl* WeightScope::Declare(TensorDecl decl) const {
@@ -249,7 +266,7 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
         Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
                  .shape = {part.rows, k},
                  .form = std::exchange(form, TensorForm::kPackedNext),
-                 .elsewhere = part.elsewhere,
+                 .elsewhere = Elsewhere(part, k),
                  .repeated_as = part.repeated_as});
     if (decl == nullptr) continue;
     if (first_row == 0) weight = NewPacked(n, k);
@@ -270,7 +287,7 @@ PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
       Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
                .shape = {part.rows, k},
                .form = TensorForm::kTransposed,
-               .elsewhere = part.elsewhere});
+               .elsewhere = Elsewhere(part, k)});
   if (decl == nullptr) return {.matrix = {.n = k, .k = part.rows}};
   PackedWeight weight = NewPacked(k, part.rows);
   const SliceOptions& options = *loader_->options_;

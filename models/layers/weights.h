@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops/matmul.h"
@@ -22,6 +23,17 @@ namespace baton {
 struct PackedWeight {
   Buffer buffer;
   PackedMatrix matrix;
+};
+
+// Matrices of one shape: of experts, or of heads.
+struct PackedMatrices {
+  std::vector<Buffer> buffers;
+  std::vector<PackedMatrix> matrices;
+
+  void Add(PackedWeight weight) {
+    buffers.push_back(std::move(weight.buffer));
+    matrices.push_back(weight.matrix);
+  }
 };
 
 // Rows of a fused matrix that come from one tensor of the checkpoint.
@@ -80,6 +92,9 @@ class WeightScope {
   [[nodiscard]] LayerIndex layer() const { return LayerIndex(owner_.layer); }
   // The scope of a submodule, "<prefix><name>.".
   [[nodiscard]] WeightScope In(std::string_view name) const;
+  // Of one whose matrices some files have under `other`.
+  [[nodiscard]] WeightScope In(std::string_view name,
+                               std::string_view other) const;
   [[nodiscard]] std::string FullName(std::string_view name) const;
 
   // "<name>.weight" [size], in the compute dtype.
@@ -124,6 +139,8 @@ class WeightScope {
   }
 
  private:
+  [[nodiscard]] std::optional<TensorRows> Elsewhere(const FusedRows& part,
+                                                    int64_t k) const;
   // Declares; the declaration, if there is something to load.
   const TensorDecl* Declare(TensorDecl decl) const;
   // Zeroed memory for a packed matrix [n, k]; without memory a failure.
@@ -132,6 +149,7 @@ class WeightScope {
   WeightLoader* loader_;
   TensorOwner owner_;
   std::string prefix_;
+  std::string other_prefix_;  // empty: there is none
 };
 
 }  // namespace baton
