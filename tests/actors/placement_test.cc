@@ -271,6 +271,7 @@ TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
                {"afm-4.5b", 4'619'184'640, 73'728},
                {"exaone-4.0-1.2b", 1'279'391'488, 61'440},
                {"exaone-4.0-32b", 32'003'216'384, 65'536},
+               {"kimi-linear-48b-a3b", 49'122'681'728, 8'064},
                {"mixtral-8x7b", 46'702'792'704, 131'072},
                {"nanbeige4.2-3b", 4'169'800'704, 180'224}};
   for (const auto& [folder, parameters, kv] : cases) {
@@ -304,7 +305,7 @@ void ExpectPredicted(const std::string& device_name,
     StatusOr<Placement> placement =
         PlaceStages(model->info, bytes, RouteKind::kRing, Stages(1));
     ASSERT_THAT(placement, IsOk());
-    const KvSizes sizes = {.pages = 4, .window_pages = 3};
+    const KvSizes sizes = {.pages = 4, .window_pages = 3, .state_slots = 2};
     const StageBytes predicted =
         PredictBytes(model->info, bytes, *placement, sizes).front();
 
@@ -336,8 +337,9 @@ void ExpectPredicted(const std::string& device_name,
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
-  ExpectPredicted("cpu", {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
-                          "mixtral", "nanbeige"});
+  ExpectPredicted("cpu",
+                  {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
+                   "kimi-linear", "kimi-linear-5x", "mixtral", "nanbeige"});
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {
