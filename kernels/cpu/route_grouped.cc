@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -23,31 +24,36 @@ int64_t TakeBest(const float* values, std::vector<bool>& taken) {
   return best;
 }
 
-// The sum of the two largest of n values.
+// The sum of the two largest of n > 1 values.
 float SumOfTwo(const float* values, int64_t n) {
-  std::vector<bool> taken(static_cast<size_t>(n));
-  const float first = values[TakeBest(values, taken)];
-  return first + values[TakeBest(values, taken)];
+  int64_t first = 0;
+  for (int64_t i = 1; i < n; ++i) {
+    if (values[i] > values[first]) first = i;
+  }
+  int64_t second = first == 0 ? 1 : 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (i != first && values[i] > values[second]) second = i;
+  }
+  return values[first] + values[second];
 }
 
 // Marks every expert outside of the best groups as taken.
-std::vector<bool> OtherGroups(const float* choice, int64_t experts,
-                              int64_t groups, int64_t top_groups) {
-  std::vector<bool> taken(static_cast<size_t>(experts), groups > 1);
-  if (groups == 1) return taken;
-  const int64_t size = experts / groups;
-  std::vector<float> scores;
+void TakeOtherGroups(const float* choice, int64_t groups, int64_t top_groups,
+                     std::vector<bool>& taken) {
+  taken.assign(taken.size(), groups > 1);
+  if (groups == 1) return;
+  const int64_t size = static_cast<int64_t>(taken.size()) / groups;
+  thread_local std::vector<float> scores;
+  thread_local std::vector<bool> chosen;
+  scores.clear();
   for (int64_t g = 0; g < groups; ++g) {
     scores.push_back(SumOfTwo(choice + g * size, size));
   }
-  std::vector<bool> chosen(static_cast<size_t>(groups));
+  chosen.assign(static_cast<size_t>(groups), false);
   for (int64_t i = 0; i < top_groups; ++i) {
     const int64_t g = TakeBest(scores.data(), chosen);
-    for (int64_t e = g * size; e < (g + 1) * size; ++e) {
-      taken[static_cast<size_t>(e)] = false;
-    }
+    std::fill_n(taken.begin() + g * size, size, false);
   }
-  return taken;
 }
 
 void RouteRow(const RouteGrouped::Args& args, int64_t row) {
@@ -55,14 +61,16 @@ void RouteRow(const RouteGrouped::Args& args, int64_t row) {
   const int64_t top = args.experts.dim(1);
   const float* logits = args.logits.Row<float>(row);
   const float* bias = args.bias.Row<float>(0);
-  std::vector<float> scores(static_cast<size_t>(n));
-  std::vector<float> choice(static_cast<size_t>(n));
+  thread_local std::vector<float> scores, choice;
+  thread_local std::vector<bool> taken;
+  scores.resize(static_cast<size_t>(n));
+  choice.resize(static_cast<size_t>(n));
+  taken.resize(static_cast<size_t>(n));
   for (size_t e = 0; e < scores.size(); ++e) {
     scores[e] = 1.0f / (1.0f + std::exp(-logits[e]));
     choice[e] = scores[e] + bias[e];
   }
-  std::vector<bool> taken =
-      OtherGroups(choice.data(), n, args.groups, args.top_groups);
+  TakeOtherGroups(choice.data(), args.groups, args.top_groups, taken);
   int32_t* experts = args.experts.Row<int32_t>(row);
   float* weights = args.weights.Row<float>(row);
   float sum = 0;

@@ -42,7 +42,12 @@ std::string ProblemOf(const TensorDecl& decl, const FoundTensor& found,
                       const TensorEntry* sample) {
   if (found.entry == nullptr) {
     if (decl.optional) return "";
-    return fmt::format("missing: {} {}", decl.name, ToString(decl.shape));
+    if (!decl.elsewhere.has_value()) {
+      return fmt::format("missing: {} {}", decl.name, ToString(decl.shape));
+    }
+    return fmt::format("missing: {} {}, or rows of {} {}", decl.name,
+                       ToString(decl.shape), decl.elsewhere->name,
+                       ToString(decl.elsewhere->shape));
   }
   if (!found.fits) {
     return fmt::format("misshapen: {} {}, expected {}", found.entry->name,

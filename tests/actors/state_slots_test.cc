@@ -74,6 +74,7 @@ TEST_P(StateSlotsTest, ChangeNoTokenOfAPreemptedSequence) {
   const std::vector<Outcome> alone = OneByOne(lengths);
   ManualPipelineOptions few = Kimi(GetParam());
   few.kv_pages = 3;
+  few.prefill_chunk = 4;
   ManualPipeline p(few);
   p.Settle();
   std::vector<Outcome> out(lengths.size());

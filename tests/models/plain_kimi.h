@@ -12,39 +12,9 @@
 #include <vector>
 
 #include "runtime/weights/weight_source.h"
+#include "tests/models/kimi_trap.h"
 
 namespace baton::testing {
-
-enum class KimiTrap {
-  kNone,
-  // KDA
-  kNoDecayBias,
-  kDecayFromRawLog,
-  kNormBeforeConvolution,
-  kNewestTapFirst,
-  kReadBeforeUpdate,
-  kPredictBeforeDecay,
-  kTransposedRead,
-  kSiluOutputGate,
-  kOutputNormOverAllHeads,
-  kL2NormWithNormEps,
-  kPaddingRuns,
-  // MLA
-  kNoSharedDims,
-  kRotatedSharedDims,
-  kScaleOfOwnDims,
-  kLatentNormOverSharedDims,
-  kLatentEpsOfConfig,
-  kValuesBeforeKeys,
-  // Mixture
-  kBiasedWeights,
-  kChoiceWithoutBias,
-  kScaleBeforeNormalizing,
-  kNoGroups,
-  kGroupsByTheirBest,
-  kScaledSharedExperts,
-  kNoSharedExperts,
-};
 
 class PlainKimi {
  public:
@@ -292,6 +262,12 @@ class PlainKimi {
     }
     cache.k.push_back(k);
     cache.v.push_back(v);
+    return Times(at + "o_proj.weight", Attend(q, cache, heads, own));
+  }
+
+  Vec Attend(const Vec& q, const Cache& cache, size_t heads, size_t own) const {
+    const size_t width = q.size() / heads;
+    const size_t value = cache.v[0].size() / heads;
     const size_t used = trap == KimiTrap::kNoSharedDims ? own : width;
     const size_t scaled = trap == KimiTrap::kScaleOfOwnDims ? own : width;
     Vec out(heads * value);
@@ -312,7 +288,7 @@ class PlainKimi {
         }
       }
     }
-    return Times(at + "o_proj.weight", out);
+    return out;
   }
 
   Vec Gated(const Vec& x, const std::string& gate, const std::string& up,
@@ -327,7 +303,7 @@ class PlainKimi {
                  at + "down_proj.weight");
   }
 
-  // Of the two best of each group, or the best.
+  // Experts of the best groups.
   std::vector<size_t> Allowed(const Vec& choice) const {
     std::vector<size_t> all(choice.size());
     std::iota(all.begin(), all.end(), 0);
