@@ -18,6 +18,8 @@ SchedulerOptions SchedulerOf(const ControllerOptions& options) {
   if (scheduler.slots <= 0) scheduler.slots = options.placement.num_stages();
   scheduler.window = options.decoder.Window();
   scheduler.window_pages = EnoughWindowPages(scheduler);
+  scheduler.state_slots =
+      options.decoder.NeedsStateSlots() ? scheduler.max_sequences : 0;
   return scheduler;
 }
 
@@ -290,6 +292,8 @@ ControllerStatus ControllerActor::Snapshot() const {
   status.pages_total = scheduler_.sizes().pages;
   status.window_pages_used = scheduler_.window_pages_used();
   status.window_pages_total = scheduler_.sizes().window_pages;
+  status.state_slots_used = scheduler_.state_slots_used();
+  status.state_slots_total = scheduler_.sizes().state_slots;
   status.preemptions = scheduler_.preemptions();
   status.steps_done = steps_done_;
   status.tokens_generated = tokens_generated_;

@@ -27,7 +27,8 @@ struct ControllerOptions {
 };
 
 // The scheduler's options with what follows from the rest filled in: passes,
-// slots where they are 0, the window and the pages it needs.
+// slots where they are 0, the window and the pages it needs, and a state slot
+// for each sequence where the decoder needs any.
 [[nodiscard]] SchedulerOptions SchedulerOf(const ControllerOptions& options);
 
 // Decides everything: when stages load and connect, which steps run, whose

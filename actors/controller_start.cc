@@ -164,9 +164,9 @@ void ControllerActor::StartServing() {
   state_ = ControllerState::kServing;
   detail_.clear();
   LogInfo("controller.serving",
-          "epoch={} stages={} kv_pages={} window_pages={}", epoch_.value(),
-          stages_.size(), scheduler_.sizes().pages,
-          scheduler_.sizes().window_pages);
+          "epoch={} stages={} kv_pages={} window_pages={} state_slots={}",
+          epoch_.value(), stages_.size(), scheduler_.sizes().pages,
+          scheduler_.sizes().window_pages, scheduler_.sizes().state_slots);
   AnswerAwaiting(OkStatus());
 }
 

@@ -138,6 +138,8 @@ struct ControllerStatus {
   int64_t pages_total = 0;
   int64_t window_pages_used = 0;
   int64_t window_pages_total = 0;
+  int64_t state_slots_used = 0;
+  int64_t state_slots_total = 0;
   int64_t preemptions = 0;
   int64_t steps_done = 0;
   int64_t tokens_generated = 0;

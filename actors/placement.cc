@@ -13,19 +13,6 @@
 namespace baton {
 namespace {
 
-bool EndsWith(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() &&
-         text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-// A tensor whose rows are packed under those of the one declared before it.
-bool JoinsThePrevious(const TensorDecl& decl) {
-  return EndsWith(decl.name, ".k_proj.weight") ||
-         EndsWith(decl.name, ".v_proj.weight") ||
-         EndsWith(decl.name, ".up_proj.weight") ||
-         EndsWith(decl.name, ".w3.weight");  // of an expert
-}
-
 // Where the bytes of `owner` are counted.
 int64_t& PartOf(DecoderBytes& bytes, const TensorOwner& owner) {
   switch (owner.kind) {
@@ -178,18 +165,28 @@ DecoderBytes CountBytes(const DecoderInfo& info,
       bytes.parameters += decl.shape.NumElements();
     }
     int64_t& part = PartOf(bytes, decl.owner);
-    const bool packed = decl.shape.rank() == 2 &&
-                        decl.owner.kind != TensorOwner::Kind::kEmbedding;
-    if (!packed) {
-      part += decl.shape.NumElements() * SizeOf(dtype);
-      fused_rows = 0;
-      continue;
+    const auto packed = [&](int64_t n, int64_t k) {
+      return PackedBytesOn(device, n, k, dtype);
+    };
+    switch (decl.form) {
+      case TensorForm::kPlain:
+        part += decl.shape.NumElements() * SizeOf(dtype);
+        break;
+      case TensorForm::kFloats:
+        part += decl.shape.NumElements() * SizeOf(DType::kF32);
+        break;
+      case TensorForm::kTransposed:
+        part += packed(decl.shape[1], decl.shape[0]);
+        break;
+      case TensorForm::kPacked:
+        fused_rows = 0;
+        [[fallthrough]];
+      case TensorForm::kPackedNext:
+        part += packed(fused_rows + decl.shape[0], decl.shape[1]) -
+                packed(fused_rows, decl.shape[1]);
+        fused_rows += decl.shape[0];
+        break;
     }
-    const int64_t k = decl.shape[1];
-    if (!JoinsThePrevious(decl)) fused_rows = 0;
-    part += PackedBytesOn(device, fused_rows + decl.shape[0], k, dtype) -
-            PackedBytesOn(device, fused_rows, k, dtype);
-    fused_rows += decl.shape[0];
   }
   return bytes;
 }

@@ -28,7 +28,8 @@ int64_t KvBytes(const ServeConfig& config, const DecoderInfo& info,
   options.kv_pages = pages;
   options.window = info.Window();
   const KvSizes sizes = {.pages = pages,
-                         .window_pages = EnoughWindowPages(options)};
+                         .window_pages = EnoughWindowPages(options),
+                         .state_slots = config.max_sequences};
   int64_t bytes = 0;
   for (const LayerState& layer : info.states) bytes += layer.Bytes(sizes);
   return bytes;

@@ -13,7 +13,7 @@ namespace baton {
 
 // Tokens of the KV pool: the config's number in whole pages or, where it is 0,
 // 2048 for each sequence, but no more than the context of all of them and no
-// more than 8 GiB over all layers, their windows' pages included.
+// more than 8 GiB over all layers, windows' pages and state slots included.
 [[nodiscard]] int64_t KvTokens(const ServeConfig& config,
                                const DecoderInfo& info);
 

@@ -95,6 +95,7 @@ class StageActor
     int64_t prompt_tokens = 0;
     std::vector<PageId> pages;
     std::vector<PageId> window_pages;  // some given back: ops/batch.h
+    int32_t state_slot = -1;           // as SequenceStart
     int64_t positions = 0;             // issued so far
     int32_t next_token = -1;
     StepId next_token_from;
@@ -129,6 +130,7 @@ class StageActor
   void DropSession();
   void Wake();
   Status EnterRound(QueuedRound& queued);
+  Status CheckStart(const SequenceStart& start) const;
   Status CheckStep(const StepDescriptor& step) const;
   [[nodiscard]] bool PagesFit(const Sequence& s,
                               const StepSequence& part) const;

@@ -70,9 +70,11 @@ Status StageActor::EnterRound(QueuedRound& queued) {
     }
   }
   for (const SequenceStart& start : queued.round.starts) {
+    BATON_RETURN_IF_ERROR(CheckStart(start));
     Sequence s;
     s.sampling = start.sampling;
     s.prompt_tokens = start.prompt_tokens;
+    s.state_slot = start.state_slot;
     // A stage that both draws a token and reads it need not see it in between.
     if (session_->info.num_stages == 1 && !free_slots_.empty()) {
       s.slot = free_slots_.back();
@@ -94,6 +96,23 @@ Status StageActor::EnterRound(QueuedRound& queued) {
     }
   }
   return OkStatus();
+}
+
+// A slot for each sequence where the decoder needs any, and nobody else's.
+Status StageActor::CheckStart(const SequenceStart& start) const {
+  const int64_t total = info_.NeedsStateSlots() ? spec_->kv.state_slots : 0;
+  const bool fits = total == 0
+                        ? start.state_slot == -1
+                        : start.state_slot >= 0 && start.state_slot < total;
+  const bool taken =
+      start.state_slot >= 0 &&
+      std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& entry) {
+        return entry.second.state_slot == start.state_slot;
+      });
+  if (fits && !taken) return OkStatus();
+  return InvalidArgument("sequence {} starts in state slot {} of {}{}",
+                         start.id.value(), start.state_slot, total,
+                         taken ? ", which another has" : "");
 }
 
 Status StageActor::CheckStep(const StepDescriptor& step) const {
@@ -259,7 +278,8 @@ StatusOr<VisitResult> StageActor::Forward(const StepDescriptor& step, int pass,
                      .pages = s.pages,
                      .prompt_rows = std::clamp<int64_t>(
                          s.prompt_tokens - part.first_position, 0, part.rows),
-                     .window_pages = s.window_pages});
+                     .window_pages = s.window_pages,
+                     .state_slot = s.state_slot});
     for (int32_t i = 0; i < part.rows; ++i) {
       const int64_t position = part.first_position + i;
       positions.push_back(static_cast<int32_t>(position));

@@ -229,6 +229,7 @@ v1::Round ToProto(const Round& round) {
     to.set_id(start.id.value());
     *to.mutable_sampling() = ToProto(start.sampling);
     to.set_prompt_tokens(start.prompt_tokens);
+    if (start.state_slot >= 0) to.set_state_slot(start.state_slot);
   }
   for (const StepDescriptor& step : round.steps) {
     v1::StepDescriptor& to = *proto.add_steps();
@@ -260,8 +261,12 @@ StatusOr<Round> FromProto(const v1::Round& proto) {
         CheckPresent(start.prompt_tokens() > 0, "prompt_tokens"));
     BATON_ASSIGN_OR_RETURN(SamplingParams sampling,
                            FromProto(start.sampling()));
-    round.starts.push_back(
-        {SequenceId(start.id()), sampling, start.prompt_tokens()});
+    if (start.has_state_slot() && start.state_slot() < 0) {
+      return InvalidArgument("state_slot: {} is negative", start.state_slot());
+    }
+    round.starts.push_back({SequenceId(start.id()), sampling,
+                            start.prompt_tokens(),
+                            start.has_state_slot() ? start.state_slot() : -1});
   }
   for (const v1::StepDescriptor& step : proto.steps()) {
     BATON_ASSIGN_OR_RETURN(StepDescriptor descriptor, FromProto(step));

@@ -191,6 +191,7 @@ v1::StageSpec ToProto(const StageSpec& spec) {
   proto.set_dtype(ToProto(spec.dtype));
   proto.set_kv_pages(spec.kv.pages);
   proto.set_window_pages(spec.kv.window_pages);
+  proto.set_state_slots(spec.kv.state_slots);
   return proto;
 }
 
@@ -203,13 +204,20 @@ StatusOr<StageSpec> FromProto(const v1::StageSpec& proto) {
   }
   BATON_RETURN_IF_ERROR(
       CheckRange("window_pages", proto.window_pages(), 0, kMaxPages));
+  if (!proto.has_state_slots()) {
+    return InvalidArgument("state_slots is missing");
+  }
+  BATON_RETURN_IF_ERROR(
+      CheckRange("state_slots", proto.state_slots(), 0, kMaxPages));
   StageSpec spec;
   spec.checkpoint = proto.checkpoint();
   spec.config = proto.config();
   spec.random_seed = proto.random_seed();
   BATON_ASSIGN_OR_RETURN(spec.ranges, FromProto(proto.ranges()));
   BATON_ASSIGN_OR_RETURN(spec.dtype, FromProto(proto.dtype()));
-  spec.kv = {.pages = proto.kv_pages(), .window_pages = proto.window_pages()};
+  spec.kv = {.pages = proto.kv_pages(),
+             .window_pages = proto.window_pages(),
+             .state_slots = proto.state_slots()};
   return spec;
 }
 
@@ -344,6 +352,8 @@ v1::ControllerStatusResponse ToProto(const ControllerStatus& status) {
   proto.set_pages_total(status.pages_total);
   proto.set_window_pages_used(status.window_pages_used);
   proto.set_window_pages_total(status.window_pages_total);
+  proto.set_state_slots_used(status.state_slots_used);
+  proto.set_state_slots_total(status.state_slots_total);
   proto.set_preemptions(status.preemptions);
   proto.set_steps_done(status.steps_done);
   proto.set_tokens_generated(status.tokens_generated);

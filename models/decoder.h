@@ -39,6 +39,8 @@ struct DecoderInfo {
   [[nodiscard]] int unrolled_layers() const { return num_layers * num_loops; }
   // The longest of its layers' windows; 0: every layer keeps all positions.
   [[nodiscard]] int64_t Window() const;
+  // A sequence needs a slot: some layer keeps the same bytes of any length.
+  [[nodiscard]] bool NeedsStateSlots() const;
 };
 
 // A copy of the residual stream at an unrolled layer's edge.
@@ -86,8 +88,9 @@ struct VisitResult {
 class StageSlice {
  public:
   virtual ~StageSlice() = default;
-  // InvalidArgument: rows, ids, positions or the stream's shape or dtype do not
-  // fit. Internal: the device failed.
+  // A sequence whose first row is at position 0 begins: what its slot held is
+  // gone. InvalidArgument: rows, ids, positions, slots or the stream's shape or
+  // dtype do not fit. Internal: the device failed.
   virtual StatusOr<VisitResult> Run(const VisitArgs& args) = 0;
   // Bytes of weights, as allocated.
   [[nodiscard]] virtual int64_t WeightBytes() const = 0;

@@ -142,7 +142,8 @@ class DecoderSlice final : public StageSlice {
       const UnrolledLayer layer(u);
       stream =
           Captured(std::move(stream), {layer, Edge::kBefore}, args, result);
-      step.EnterLayer(layer, runtime_.Pages(layer));
+      step.EnterLayer(layer, runtime_.Memory(layer));
+      step.Keep(runtime_.StartSequences(layer, *args.batch));
       stream = Forward(std::move(stream), layer, step);
       stream = Captured(std::move(stream), {layer, Edge::kAfter}, args, result);
     }

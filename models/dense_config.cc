@@ -61,19 +61,8 @@ FusedRows HeadRows(const EndNames& names, const DenseConfig& c) {
           .repeated_as = fmt::format("{}.weight", names.head)};
 }
 
-StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,
-                                      const std::string& head_dim_key) {
-  for (const char* key :
-       {"sliding_window", "use_sliding_window", "tie_word_embeddings"}) {
-    BATON_RETURN_IF_ERROR(config.RequireOff(key));
-  }
-  BATON_ASSIGN_OR_RETURN(DenseConfig c, ReadDenseSizes(config, head_dim_key));
-  BATON_ASSIGN_OR_RETURN(c.rope, config.Rope());
-  return c;
-}
-
-StatusOr<DenseConfig> ReadDenseSizes(const ModelConfig& config,
-                                     const std::string& head_dim_key) {
+StatusOr<DenseConfig> ReadBlockConfig(const ModelConfig& config,
+                                      const std::string& positions_key) {
   BATON_RETURN_IF_ERROR(CheckPlain(config));
   DenseConfig c;
   AttentionShape& shape = c.attention;
@@ -89,12 +78,30 @@ StatusOr<DenseConfig> ReadDenseSizes(const ModelConfig& config,
   BATON_ASSIGN_OR_RETURN(c.ffn,
                          ReadSize(config, "intermediate_size", kMaxWidth));
   BATON_ASSIGN_OR_RETURN(c.vocab, ReadSize(config, "vocab_size", kMaxWidth));
-  BATON_ASSIGN_OR_RETURN(
-      c.max_positions,
-      ReadSize(config, "max_position_embeddings", kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(c.max_positions,
+                         ReadSize(config, positions_key, kMaxPositions));
   BATON_ASSIGN_OR_RETURN(const double eps, config.Number("rms_norm_eps"));
   if (!(eps > 0)) return InvalidArgument("rms_norm_eps is {}", eps);
   c.eps = static_cast<float>(eps);
+  return c;
+}
+
+StatusOr<DenseConfig> ReadDenseConfig(const ModelConfig& config,
+                                      const std::string& head_dim_key) {
+  for (const char* key :
+       {"sliding_window", "use_sliding_window", "tie_word_embeddings"}) {
+    BATON_RETURN_IF_ERROR(config.RequireOff(key));
+  }
+  BATON_ASSIGN_OR_RETURN(DenseConfig c, ReadDenseSizes(config, head_dim_key));
+  BATON_ASSIGN_OR_RETURN(c.rope, config.Rope());
+  return c;
+}
+
+StatusOr<DenseConfig> ReadDenseSizes(const ModelConfig& config,
+                                     const std::string& head_dim_key) {
+  BATON_ASSIGN_OR_RETURN(DenseConfig c,
+                         ReadBlockConfig(config, "max_position_embeddings"));
+  AttentionShape& shape = c.attention;
   if (config.Has(head_dim_key)) {
     BATON_ASSIGN_OR_RETURN(shape.head_dim,
                            ReadSize(config, head_dim_key, kMaxHeadDim));

@@ -39,10 +39,15 @@ struct DenseConfig {
 [[nodiscard]] StatusOr<int64_t> ReadSize(const ModelConfig& config,
                                          const std::string& key, int64_t most);
 
-// All but the rotation. InvalidArgument: a key is missing or out of range;
-// biases or quantization; heads do not divide into KV heads; an odd head size.
-// `head_dim_key`: its value, or hidden / heads where the config has no such
-// key.
+// What is left without the rotation and the head size; positions are under
+// `positions_key`. InvalidArgument: a key is missing or out of range; biases or
+// quantization.
+[[nodiscard]] StatusOr<DenseConfig> ReadBlockConfig(
+    const ModelConfig& config, const std::string& positions_key);
+
+// All but the rotation. InvalidArgument: as ReadBlockConfig; heads do not
+// divide into KV heads; an odd head size. `head_dim_key`: its value, or hidden
+// / heads where the config has no such key.
 [[nodiscard]] StatusOr<DenseConfig> ReadDenseSizes(
     const ModelConfig& config, const std::string& head_dim_key);
 

@@ -10,13 +10,14 @@ namespace baton {
 Decoder ApertusDecoder();
 Decoder ArceeDecoder();
 Decoder Exaone4Decoder();
+Decoder KimiLinearDecoder();
 Decoder MixtralDecoder();
 Decoder NanbeigeDecoder();
 
 std::span<const Decoder> AllDecoders() {
   static const auto* decoders = new std::vector<Decoder>{
-      ApertusDecoder(), ArceeDecoder(),    Exaone4Decoder(),
-      MixtralDecoder(), NanbeigeDecoder(),
+      ApertusDecoder(),    ArceeDecoder(),   Exaone4Decoder(),
+      KimiLinearDecoder(), MixtralDecoder(), NanbeigeDecoder(),
   };
   return *decoders;
 }

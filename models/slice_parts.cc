@@ -26,6 +26,12 @@ int64_t DecoderInfo::Window() const {
   return longest;
 }
 
+bool DecoderInfo::NeedsStateSlots() const {
+  return std::any_of(states.begin(), states.end(), [](const LayerState& state) {
+    return state.slot_bytes > 0;
+  });
+}
+
 SliceParts PartsOf(const DecoderInfo& info,
                    std::span<const UnrolledRange> ranges) {
   const LoopPlan loops(info.num_layers, info.num_loops);
@@ -99,15 +105,21 @@ Step::Parts SliceRuntime::StepParts(const AttentionBatch* batch) const {
           .dtype = dtype};
 }
 
-KvPages SliceRuntime::Pages(UnrolledLayer layer) const {
+LayerMemory SliceRuntime::Memory(UnrolledLayer layer) const {
   const int slot = kv_slots.at(layer);
-  const LayerState& state = kv.State(slot);
-  return {.data = kv.Pool(slot),
-          .dtype = state.dtype,
-          .num_pages = state.Pages(kv.sizes()),
-          .kv_heads = state.kv_heads,
-          .head_dim = state.head_dim,
-          .window = state.window};
+  return {.pool = kv.Pool(slot), .state = kv.State(slot), .sizes = kv.sizes()};
+}
+
+Status SliceRuntime::StartSequences(UnrolledLayer layer,
+                                    const AttentionBatch& batch) const {
+  const int slot = kv_slots.at(layer);
+  if (kv.State(slot).slot_bytes == 0) return OkStatus();
+  for (const SequenceSpan& sequence : batch.sequences) {
+    if (sequence.first_position > 0) continue;
+    BATON_RETURN_IF_ERROR(
+        kv.ClearState(slot, sequence.state_slot, *device, *stream));
+  }
+  return OkStatus();
 }
 
 }  // namespace baton

@@ -37,8 +37,12 @@ struct SliceRuntime {
       const DecoderInfo& info, const SliceOptions& options);
 
   [[nodiscard]] Step::Parts StepParts(const AttentionBatch* batch) const;
-  // The pages of an unrolled layer this stage holds; no two share any.
-  [[nodiscard]] KvPages Pages(UnrolledLayer layer) const;
+  // Of an unrolled layer this stage holds; no two share any.
+  [[nodiscard]] LayerMemory Memory(UnrolledLayer layer) const;
+  // Before the layer sees the batch: zeros in the slots of sequences that
+  // begin. Internal: the device failed.
+  [[nodiscard]] Status StartSequences(UnrolledLayer layer,
+                                      const AttentionBatch& batch) const;
 
   Device* device = nullptr;
   Stream* stream = nullptr;

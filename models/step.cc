@@ -5,6 +5,32 @@
 
 namespace baton {
 
+KvPages Step::kv() const {
+  const LayerState& state = memory_.state;
+  return {.data = memory_.pool,
+          .dtype = state.dtype,
+          .num_pages = state.Pages(memory_.sizes),
+          .kv_heads = state.kv_heads,
+          .head_dim = state.head_dim,
+          .window = state.window};
+}
+
+LatentPages Step::latents(int64_t latent) const {
+  const LayerState& state = memory_.state;
+  return {.data = memory_.pool,
+          .dtype = state.dtype,
+          .num_pages = state.Pages(memory_.sizes),
+          .latent = latent,
+          .shared = state.latent_width - latent};
+}
+
+StateSlots Step::states(int64_t offset) const {
+  const LayerState& state = memory_.state;
+  return {.data = memory_.pool + state.SlotsAt(memory_.sizes) + offset,
+          .num_slots = memory_.sizes.state_slots,
+          .slot_bytes = state.slot_bytes};
+}
+
 void Step::Copy(View to, ConstView from) {
   if (!status_.ok()) return;
   BATON_CHECK(to.bytes() == from.bytes() && from.contiguous());

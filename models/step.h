@@ -5,17 +5,27 @@
 #include <cstdint>
 
 #include "kernels/ops/attention.h"
+#include "kernels/ops/delta_attention.h"
+#include "kernels/ops/latent_attention.h"
 #include "kernels/ops/norm.h"
 #include "kernels/registry.h"
 #include "models/scratch.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/status.h"
+#include "runtime/kv/kv_cache.h"
 #include "runtime/tensor/tensor.h"
 #include "runtime/transport/collective.h"
 
 namespace baton {
 
-// The batch, the device stream, the pages of the unrolled layer that runs, the
+// What an unrolled layer keeps of all sequences.
+struct LayerMemory {
+  std::byte* pool = nullptr;
+  LayerState state;
+  KvSizes sizes;
+};
+
+// The batch, the device stream, the memory of the unrolled layer that runs, the
 // rank group, and scratch memory. Layers return values: the first failure is
 // kept here, later work is skipped, and the slice looks once at the end.
 // Lives for one visit. Owner thread: the stage's.
@@ -37,12 +47,16 @@ class Step {
   [[nodiscard]] const AttentionBatch& batch() const { return *parts_.batch; }
   [[nodiscard]] Collective& tp() const { return *parts_.tp; }
   [[nodiscard]] DType dtype() const { return parts_.dtype; }
-  // Of the unrolled layer entered last.
-  [[nodiscard]] const KvPages& kv() const { return kv_; }
+  // Of the unrolled layer entered last: pages of keys and values, pages of
+  // latents with `latent` values of their own, and what slots keep from byte
+  // `offset` on.
+  [[nodiscard]] KvPages kv() const;
+  [[nodiscard]] LatentPages latents(int64_t latent) const;
+  [[nodiscard]] StateSlots states(int64_t offset) const;
 
-  void EnterLayer(UnrolledLayer layer, const KvPages& kv) {
+  void EnterLayer(UnrolledLayer layer, const LayerMemory& memory) {
     layer_ = layer;
-    kv_ = kv;
+    memory_ = memory;
   }
 
   // Submits a kernel, unless something has failed.
@@ -75,7 +89,7 @@ class Step {
 
  private:
   Parts parts_;
-  KvPages kv_;
+  LayerMemory memory_;
   UnrolledLayer layer_{-1};
   Status status_;
 };

@@ -2,6 +2,7 @@
 #include "models/visit_check.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace baton {
 namespace {
@@ -16,6 +17,23 @@ Status CheckPages(std::string_view what, std::span<const PageId> pages,
     if (page < 0 || page >= total) {
       return InvalidArgument("{} page {} of {}", what, page, total);
     }
+  }
+  return OkStatus();
+}
+
+// Every sequence has a slot, and no other sequence has it.
+Status CheckStateSlots(const AttentionBatch& batch, int64_t total) {
+  std::vector<int32_t> slots;
+  for (const SequenceSpan& s : batch.sequences) {
+    if (s.state_slot < 0 || s.state_slot >= total) {
+      return InvalidArgument("state slot {} of {}", s.state_slot, total);
+    }
+    slots.push_back(s.state_slot);
+  }
+  std::sort(slots.begin(), slots.end());
+  const auto twice = std::adjacent_find(slots.begin(), slots.end());
+  if (twice != slots.end()) {
+    return InvalidArgument("state slot {} of two sequences", *twice);
   }
   return OkStatus();
 }
@@ -53,7 +71,8 @@ Status CheckSequences(const DecoderInfo& info, const KvSizes& kv,
   if (row != rows) {
     return InvalidArgument("sequences cover {} of {} rows", row, rows);
   }
-  return OkStatus();
+  if (!info.NeedsStateSlots()) return OkStatus();
+  return CheckStateSlots(batch, kv.state_slots);
 }
 
 Status CheckIds(const DecoderInfo& info, std::span<const int32_t> ids,

@@ -138,7 +138,7 @@ class Bench {
 
   // Bytes a decode step reads at least: weights, all but the embedding, of
   // which it reads a row, loops reading the layers again; and the sequences'
-  // keys and values, half the generated ones on average.
+  // keys and values, half the generated ones on average, or other state.
   [[nodiscard]] double StepBytes(int batch) const {
     double layers = 0;
     for (int64_t layer : bytes_.layers) layers += static_cast<double>(layer);
@@ -148,6 +148,7 @@ class Bench {
       const auto window = static_cast<double>(state.window);
       kv += static_cast<double>(state.TokenBytes()) *
             (window > 0 ? std::min(window, context) : context) * batch;
+      kv += static_cast<double>(state.slot_bytes) * batch;
     }
     return layers * model_.info.num_loops + static_cast<double>(bytes_.final) +
            kv;
@@ -228,7 +229,8 @@ class Bench {
     for (const StageBytes& stage :
          PredictBytes(model_.info, bytes_, status.placement,
                       {.pages = status.pages_total,
-                      .window_pages = status.window_pages_total})) {
+                      .window_pages = status.window_pages_total,
+                      .state_slots = status.state_slots_total})) {
       total.weights += stage.weights;
       total.kv += stage.kv;
     }

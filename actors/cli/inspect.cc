@@ -33,11 +33,19 @@ bool HasWeights(const std::string& directory) {
 // What layers keep of a token: those of one kind together.
 void PrintStates(const DecoderInfo& info) {
   const LayerState& first = info.states.front();
-  std::printf("KV heads x dim     %lld x %lld\n",
-              static_cast<long long>(first.kv_heads),
-              static_cast<long long>(first.head_dim));
+  if (first.kv_heads > 0) {
+    std::printf("KV heads x dim     %lld x %lld\n",
+                static_cast<long long>(first.kv_heads),
+                static_cast<long long>(first.head_dim));
+  }
   std::map<int64_t, std::pair<int, int64_t>> kinds;  // window to layers, bytes
+  std::pair<int, int64_t> slots;                     // layers, bytes
   for (const LayerState& state : info.states) {
+    if (state.slot_bytes > 0) {
+      ++slots.first;
+      slots.second += state.slot_bytes;
+      continue;
+    }
     auto& [layers, bytes] = kinds[state.window];
     ++layers;
     bytes += state.TokenBytes();
@@ -45,11 +53,17 @@ void PrintStates(const DecoderInfo& info) {
   for (const auto& [window, kind] : kinds) {
     std::printf("KV bytes per token %s (%s)", Grouped(kind.second).c_str(),
                 std::string(Name(first.dtype)).c_str());
-    if (kinds.size() > 1) std::printf(" in %d layers", kind.first);
+    if (kind.first < info.unrolled_layers()) {
+      std::printf(" in %d layers", kind.first);
+    }
     if (window > 0) {
       std::printf(" with a window of %s", Grouped(window).c_str());
     }
     std::printf("\n");
+  }
+  if (slots.first > 0) {
+    std::printf("bytes per sequence %s in %d layers\n",
+                Grouped(slots.second).c_str(), slots.first);
   }
 }
 

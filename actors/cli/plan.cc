@@ -68,9 +68,11 @@ Status Plan(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(const ControllerOptions controller,
                          PlanController(config, model));
   const SchedulerOptions scheduler = SchedulerOf(controller);
-  const std::vector<StageBytes> held = PredictBytes(
-      model.info, bytes, placement,
-      {.pages = scheduler.kv_pages, .window_pages = scheduler.window_pages});
+  const std::vector<StageBytes> held =
+      PredictBytes(model.info, bytes, placement,
+                   {.pages = scheduler.kv_pages,
+                    .window_pages = scheduler.window_pages,
+                    .state_slots = scheduler.state_slots});
 
   std::printf("%s: %s parameters, %d layers x %d loops, %s\n",
               model.info.architecture.c_str(),

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/cpu/inner.h"
+#include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/math_inl.h"
 
 namespace baton::cpu {
@@ -15,7 +16,6 @@ namespace {
 
 constexpr int64_t kSpan = 64;
 constexpr int64_t kPage = 16;
-constexpr int64_t kLanes = Vec::kLanes;
 constexpr float kInfinity = __builtin_inff();
 
 // State of all queries of a tile, in its scratch.

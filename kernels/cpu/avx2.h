@@ -10,5 +10,7 @@ void Avx2Matmul(const MatmulTile<float>& tile);
 void Avx2Matmul(const MatmulTile<bf16>& tile);
 void Avx2Attention(const AttentionTile<float>& tile);
 void Avx2Attention(const AttentionTile<bf16>& tile);
+void Avx2LatentAttention(const LatentTile<float>& tile);
+void Avx2LatentAttention(const LatentTile<bf16>& tile);
 
 }  // namespace baton::cpu

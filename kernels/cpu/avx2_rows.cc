@@ -7,8 +7,8 @@
 namespace baton::cpu {
 
 constexpr InnerLoops<float> kAvx2F32 =
-    LoopsWith<float>(&Avx2Matmul, &Avx2Attention);
+    LoopsWith<float>(&Avx2Matmul, &Avx2Attention, &Avx2LatentAttention);
 constexpr InnerLoops<bf16> kAvx2BF16 =
-    LoopsWith<bf16>(&Avx2Matmul, &Avx2Attention);
+    LoopsWith<bf16>(&Avx2Matmul, &Avx2Attention, &Avx2LatentAttention);
 
 }  // namespace baton::cpu

@@ -10,5 +10,7 @@ void Avx512Matmul(const MatmulTile<float>& tile);
 void Avx512Matmul(const MatmulTile<bf16>& tile);
 void Avx512Attention(const AttentionTile<float>& tile);
 void Avx512Attention(const AttentionTile<bf16>& tile);
+void Avx512LatentAttention(const LatentTile<float>& tile);
+void Avx512LatentAttention(const LatentTile<bf16>& tile);
 
 }  // namespace baton::cpu

@@ -7,8 +7,8 @@
 namespace baton::cpu {
 
 constexpr InnerLoops<float> kAvx512F32 =
-    LoopsWith<float>(&Avx512Matmul, &Avx512Attention);
+    LoopsWith<float>(&Avx512Matmul, &Avx512Attention, &Avx512LatentAttention);
 constexpr InnerLoops<bf16> kAvx512BF16 =
-    LoopsWith<bf16>(&Avx512Matmul, &Avx512Attention);
+    LoopsWith<bf16>(&Avx512Matmul, &Avx512Attention, &Avx512LatentAttention);
 
 }  // namespace baton::cpu

@@ -51,6 +51,71 @@ struct AttentionTile {
   return AttentionTile<float>::kMaxQueries * (2 * head_dim + 64) + 256;
 }
 
+// Query heads of one row over the latents of its sequence.
+template <typename T>
+struct LatentTile {
+  static constexpr int kMaxQueries = 8;
+  int queries;
+  const T* latent_query[kMaxQueries];  // each [latent]
+  const T* shared_query[kMaxQueries];  // each [width - latent]
+  T* out[kMaxQueries];                 // each [latent]
+  int64_t visible;                     // tokens that all of them see
+  const int32_t* pages;                // of the sequence
+  const std::byte* data;               // page 0: [16][width]
+  int64_t page_bytes;                  // between pages
+  int64_t latent;
+  int64_t width;
+  float scale;
+  float* scratch;  // LatentScratch(width) floats
+};
+
+[[nodiscard]] constexpr int64_t LatentScratch(int64_t width) {
+  return LatentTile<float>::kMaxQueries * (3 * (width + 16) + 64 + 2);
+}
+
+// Channels of a sequence's rows through a causal convolution.
+template <typename T>
+struct ConvTile {
+  const T* x;  // [rows, channels]
+  int64_t x_stride;
+  const T* before;  // [taps - 1, channels]: the rows before x
+  int64_t before_stride;
+  const float* weight;  // [taps, channels]
+  int64_t weight_stride;
+  T* out;  // [rows, channels]
+  int64_t out_stride;
+  int64_t rows;
+  int64_t taps;
+  int64_t channels;
+};
+
+// Rows that lie apart.
+template <typename T>
+struct Strided {
+  T* data;
+  int64_t stride;
+};
+
+// One head of a sequence's rows through the delta rule.
+template <typename T>
+struct DeltaTile {
+  static constexpr int64_t kRun = 16;  // rows that are prepared together
+  Strided<const T> q, k, v, decay;     // [rows, dim]
+  Strided<const T> beta;               // [rows, 1]
+  float rate;
+  const float* decay_bias;  // [dim]
+  float* state;             // [dim, dim]
+  Strided<T> out;           // [rows, dim]
+  int64_t rows;
+  int64_t dim;
+  float q_scale;   // 1 / sqrt(dim)
+  float* scratch;  // DeltaScratch(dim) floats
+};
+
+[[nodiscard]] constexpr int64_t DeltaScratch(int64_t dim) {
+  return DeltaTile<float>::kRun * (3 * dim + 1);
+}
+
 template <typename T>
 struct InnerLoops {
   void (*rms_norm)(const T* x, const T* weight, T* out, int64_t n, float eps);
@@ -65,6 +130,11 @@ struct InnerLoops {
   void (*narrow)(const float* x, T* out, int64_t n);
   void (*matmul)(const MatmulTile<T>& tile);
   void (*attention)(const AttentionTile<T>& tile);
+  void (*latent_attention)(const LatentTile<T>& tile);
+  void (*short_conv)(const ConvTile<T>& tile);
+  void (*delta_rule)(const DeltaTile<T>& tile);  // leaves the state behind
+  void (*gated_rms_norm)(const T* x, const float* weight, const T* gate, T* out,
+                         int64_t n, float eps);
   // Of n > 0 values: the largest, and the sum of e^((x - shift) * factor).
   float (*max)(const float* x, int64_t n);
   double (*sum_exp)(const float* x, float shift, float factor, int64_t n);

@@ -6,7 +6,9 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/delta_attention.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/latent_attention.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/norm.h"
@@ -24,6 +26,9 @@ Status KvWriteCpu(const KvWrite::Args& args, Stream& stream);
 template <typename T>
 Status CombineExpertsCpu(const CombineExperts::Args& args, Stream& stream);
 Status RouteTopKCpu(const RouteTopK::Args& args, Stream& stream);
+Status RouteGroupedCpu(const RouteGrouped::Args& args, Stream& stream);
+template <typename T>
+Status LatentWriteCpu(const LatentWrite::Args& args, Stream& stream);
 
 template <typename T, CpuIsa kIsa>
 Status MatmulCpu(const Matmul::Args& args, Stream& stream);
@@ -47,6 +52,16 @@ template <typename T, CpuIsa kIsa>
 Status RotateAndStoreCpu(const RotateAndStore::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status PagedAttentionCpu(const PagedAttention::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status HeadMatmulCpu(const HeadMatmul::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status LatentAttentionCpu(const LatentAttention::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status ShortConvCpu(const ShortConv::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status DeltaRuleCpu(const DeltaRule::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status GatedRmsNormCpu(const GatedRmsNorm::Args& args, Stream& stream);
 template <CpuIsa kIsa>
 Status SampleCpu(const Sample::Args& args, Stream& stream);
 

@@ -6,30 +6,16 @@
 #include <limits>
 
 #include "kernels/cpu/inner.h"
+#include "kernels/cpu/reference_delta.h"
+#include "kernels/cpu/reference_lanes.h"
+#include "kernels/cpu/reference_latent.h"
 
 namespace baton::cpu {
 namespace {
 
-// Sums run in this many lanes, lane i over i, i + 16, ..., and the lanes are
-// added as a balanced tree: (i) + (i + 8), then + 4, + 2, + 1.
-constexpr int kSumLanes = 16;
-
-template <typename Float>
-Float AddLanes(Float (&lanes)[kSumLanes]) {
-  for (int width = kSumLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
-}
-
 template <typename T>
 void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
-  float lanes[kSumLanes] = {};
-  for (int64_t i = 0; i < n; ++i) {
-    const float v = static_cast<float>(x[i]);
-    lanes[i % kSumLanes] += v * v;
-  }
-  const float mean = AddLanes(lanes) / static_cast<float>(n);
+  const float mean = SumSquares(x, n) / static_cast<float>(n);
   const float scale = 1.0f / std::sqrt(mean + eps);
   for (int64_t i = 0; i < n; ++i) {
     const float normed = static_cast<float>(x[i]) * scale;
@@ -247,6 +233,10 @@ constexpr InnerLoops<T> kLoops = {
     .narrow = &Narrow<T>,
     .matmul = &MatmulBlock<T>,
     .attention = &AttentionQueries<T>,
+    .latent_attention = &LatentQueries<T>,
+    .short_conv = &ShortConvRows<T>,
+    .delta_rule = &DeltaRuleRows<T>,
+    .gated_rms_norm = &GatedRmsNormRow<T>,
     .max = &MaxOf,
     .sum_exp = &SumExp,
 };

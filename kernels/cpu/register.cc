@@ -25,8 +25,15 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<KvWrite>(kCpu, kType, &cpu::KvWriteCpu<T>);
   r.Add<RotateAndStore>(kCpu, kType, &cpu::RotateAndStoreCpu<T, kIsa>);
   r.Add<PagedAttention>(kCpu, kType, &cpu::PagedAttentionCpu<T, kIsa>);
+  r.Add<HeadMatmul>(kCpu, kType, &cpu::HeadMatmulCpu<T, kIsa>);
+  r.Add<LatentWrite>(kCpu, kType, &cpu::LatentWriteCpu<T>);
+  r.Add<LatentAttention>(kCpu, kType, &cpu::LatentAttentionCpu<T, kIsa>);
+  r.Add<ShortConv>(kCpu, kType, &cpu::ShortConvCpu<T, kIsa>);
+  r.Add<DeltaRule>(kCpu, kType, &cpu::DeltaRuleCpu<T, kIsa>);
+  r.Add<GatedRmsNorm>(kCpu, kType, &cpu::GatedRmsNormCpu<T, kIsa>);
   // Logits are f32 whatever the dtype of the model.
   r.Add<RouteTopK>(kCpu, kType, &cpu::RouteTopKCpu);
+  r.Add<RouteGrouped>(kCpu, kType, &cpu::RouteGroupedCpu);
   r.Add<Sample>(kCpu, kType, &cpu::SampleCpu<kIsa>);
 }
 

@@ -1,73 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The element-wise inner loops on vectors. Include after one of the vec_*.h.
-// The tail of a row goes through the same instructions as the rest, in a
-// padded copy.
 #pragma once
 
-#include <cstring>
-
+#include "kernels/cpu/delta_inl.h"
 #include "kernels/cpu/inner.h"
+#include "kernels/cpu/lanes_inl.h"
 #include "kernels/cpu/math_inl.h"
 
 namespace baton::cpu {
 namespace {
 
-constexpr int64_t kLanes = Vec::kLanes;
-
-template <typename T>
-F LoadTail(const T* p, int64_t n) {
-  if (n == kLanes) return Vec::Load(p);
-  T padded[kLanes];
-  std::memset(static_cast<void*>(padded), 0, sizeof(padded));
-  std::memcpy(static_cast<void*>(padded), p,
-              static_cast<size_t>(n) * sizeof(T));
-  return Vec::Load(padded);
-}
-
-template <typename T>
-void StoreTail(T* p, F v, int64_t n) {
-  if (n == kLanes) return Vec::Store(p, v);
-  T padded[kLanes];
-  Vec::Store(padded, v);
-  std::memcpy(static_cast<void*>(p), padded,
-              static_cast<size_t>(n) * sizeof(T));
-}
-
-// out[i] = f(a[i], b[i]).
-template <typename T, typename Function>
-void Map(const T* a, const T* b, T* out, int64_t n, const Function& f) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    Vec::Store(out + i, f(Vec::Load(a + i), Vec::Load(b + i)));
-  }
-  if (i < n) {
-    StoreTail(out + i, f(LoadTail(a + i, n - i), LoadTail(b + i, n - i)),
-              n - i);
-  }
-}
-
-// Calls f(vector, lane group) over n values, the last one padded with zeros.
-// Lane groups make 16 lanes of whatever the vector has.
-template <typename T, typename Function>
-void ForEach(const T* x, int64_t n, const Function& f) {
-  constexpr int64_t kGroups = 16 / kLanes;
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    f(Vec::Load(x + i), i / kLanes % kGroups);
-  }
-  if (i < n) f(LoadTail(x + i, n - i), i / kLanes % kGroups);
-}
-
 template <typename T>
 void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
-  F lanes[16 / kLanes];
-  for (F& lane : lanes) lane = Vec::Set(0.0f);
-  ForEach(x, n, [&](F v, int64_t group) {
-    lanes[group] = Vec::Fma(v, v, lanes[group]);
-  });
-  F all = lanes[0];
-  if constexpr (kLanes == 8) all = Vec::Add(all, lanes[16 / kLanes - 1]);
-  const float mean = Vec::SumLanes(all) / static_cast<float>(n);
+  const float mean = SumSquares(x, n) / static_cast<float>(n);
   const F scale = Vec::Set(1.0f / Vec::Sqrt(mean + eps));
   Map(x, weight, out, n,
       [&](F v, F w) { return Vec::Mul(w, Vec::Mul(v, scale)); });
@@ -183,10 +128,12 @@ inline double SumExp(const float* x, float shift, float factor, int64_t n) {
   return sum;
 }
 
-// The table of this instruction set: these loops, and the two given.
+// The table of this instruction set: these loops, and the three given.
 template <typename T>
-constexpr InnerLoops<T> LoopsWith(void (*matmul)(const MatmulTile<T>&),
-                                  void (*attention)(const AttentionTile<T>&)) {
+constexpr InnerLoops<T> LoopsWith(
+    void (*matmul)(const MatmulTile<T>&),
+    void (*attention)(const AttentionTile<T>&),
+    void (*latent_attention)(const LatentTile<T>&)) {
   return {
       .rms_norm = &RmsNormRow<T>,
       .add = &AddRow<T>,
@@ -198,6 +145,10 @@ constexpr InnerLoops<T> LoopsWith(void (*matmul)(const MatmulTile<T>&),
       .narrow = &NarrowRow<T>,
       .matmul = matmul,
       .attention = attention,
+      .latent_attention = latent_attention,
+      .short_conv = &ShortConvRows<T>,
+      .delta_rule = &DeltaRuleRows<T>,
+      .gated_rms_norm = &GatedRmsNormRow<T>,
       .max = &MaxOf,
       .sum_exp = &SumExp,
   };

@@ -34,6 +34,7 @@ struct SequenceSpan {
   // The same for layers with a window, which has room for less: pages of
   // positions that no row sees any more may hold another sequence's by now.
   std::span<const PageId> window_pages = {};
+  int32_t state_slot = -1;  // of its fixed-size states; -1: it has none
 
   // Those of a layer with this window; 0: without one.
   [[nodiscard]] std::span<const PageId> PagesOf(int64_t window) const {

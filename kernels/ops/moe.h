@@ -29,6 +29,25 @@ struct RouteTopK {
   };
 };
 
+// With s = 1 / (1 + e^-logits) and c = s + bias: for each row, of `groups`
+// equal runs of experts the `top_groups` with the largest sum of their two
+// largest c; of their experts the `top` with the largest c, largest first; of
+// equal ones the lower index first. Their weights: s (without the bias) over
+// the sum of these + 1e-20, times `scale`. DeepSeek-V3 (arXiv 2412.19437),
+// section 2.1.2.
+struct RouteGrouped {
+  static constexpr std::string_view kName = "route_grouped";
+  struct Args {
+    ConstView logits;  // [tokens, experts] f32
+    ConstView bias;    // [experts] f32
+    int64_t groups;    // of two experts or more, unless there is one
+    int64_t top_groups;
+    float scale;
+    View experts;  // [tokens, top] i32; a row has no expert twice
+    View weights;  // [tokens, top] f32
+  };
+};
+
 // out[slot] = x[row of the slot] W^T, W of the slot's expert.
 struct GroupedMatmul {
   static constexpr std::string_view kName = "grouped_matmul";

@@ -22,11 +22,15 @@ class GatedSiluMlp {
         silu_mul_(w.Kernel<SiluMul>()) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
-    const Scratch gate_up = gate_up_(x.view(), step);  // [rows, gate | up]
-    const Scratch inner = step.NewScratch(x.view().dim(0), ffn_);
+    return {Of(x.view(), step), step};
+  }
+  // x: [rows, hidden]; the result as x.
+  [[nodiscard]] Scratch Of(ConstView x, Step& step) const {
+    const Scratch gate_up = gate_up_(x, step);  // [rows, gate | up]
+    const Scratch inner = step.NewScratch(x.dim(0), ffn_);
     step.Run<SiluMul>(silu_mul_,
                       {.gate_up = gate_up.view(), .out = inner.view()});
-    return {down_(inner.view(), step), step};
+    return down_(inner.view(), step);
   }
 
  private:

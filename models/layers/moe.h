@@ -49,6 +49,50 @@ class SoftmaxRouter {
   KernelFn<RouteTopK> route_;
 };
 
+// Scores are sigmoid(gate(x)). A correction bias helps to choose: the `top`
+// experts of the `top_groups` best groups; their weights are the scores over
+// the sum of these, times `scale` (kernels/ops/moe.h).
+struct GroupedRouting {
+  int64_t experts = 0;
+  int64_t top = 0;
+  int64_t groups = 1;
+  int64_t top_groups = 1;
+  float scale = 1;
+};
+class GroupedSigmoidRouter {
+ public:
+  GroupedSigmoidRouter(const WeightScope& w, int64_t hidden,
+                       const GroupedRouting& routing)
+      : routing_(routing),
+        gate_(w, {{"gate", routing.experts}}, hidden),
+        bias_(w.Constant(
+            w.Values("gate.e_score_correction_bias", {routing.experts}))),
+        route_(w.Kernel<RouteGrouped>()) {}
+
+  Routing operator()(ConstView x, Step& step) const {
+    const int64_t rows = x.dim(0);
+    const Scratch logits = step.NewScratch(DType::kF32, rows, gate_.out());
+    gate_.Into(x, logits.view(), step.batch().runs, step);
+    Routing chosen = {
+        .experts = step.NewScratch(DType::kI32, rows, routing_.top),
+        .weights = step.NewScratch(DType::kF32, rows, routing_.top)};
+    step.Run<RouteGrouped>(route_, {.logits = logits.view(),
+                                    .bias = bias_.view(),
+                                    .groups = routing_.groups,
+                                    .top_groups = routing_.top_groups,
+                                    .scale = routing_.scale,
+                                    .experts = chosen.experts.view(),
+                                    .weights = chosen.weights.view()});
+    return chosen;
+  }
+
+ private:
+  GroupedRouting routing_;
+  Linear gate_;
+  Tensor bias_;  // [experts] f32
+  KernelFn<RouteGrouped> route_;
+};
+
 struct ExpertsShape {
   int64_t experts = 0;
   int64_t hidden = 0;
@@ -79,23 +123,29 @@ class GatedSiluExperts {
     const TensorRows down = {names.down_stack, {shape.experts, hidden, ffn}};
     for (int64_t e = 0; e < shape.experts; ++e) {
       const WeightScope expert = w.In(std::to_string(e));
-      gate_up_.Add(expert, hidden,
-                   {{names.gate, ffn, RowsFrom(gate_up, e * 2 * ffn)},
-                    {names.up, ffn, RowsFrom(gate_up, e * 2 * ffn + ffn)}});
-      down_.Add(expert, ffn,
-                {{names.down, hidden, RowsFrom(down, e * hidden)}});
+      gate_up_.Add(
+          Fused(expert, hidden,
+                {{names.gate, ffn, RowsFrom(gate_up, e * 2 * ffn)},
+                 {names.up, ffn, RowsFrom(gate_up, e * 2 * ffn + ffn)}}));
+      down_.Add(Fused(expert, ffn,
+                      {{names.down, hidden, RowsFrom(down, e * hidden)}}));
     }
   }
 
   Output<Sum::kPartial> operator()(Input&& x, const Routing& routing,
                                    Step& step) const {
-    const int64_t rows = x.view().dim(0);
+    return {Of(x.view(), routing, step), step};
+  }
+  // x: [rows, hidden]; the result as x.
+  [[nodiscard]] Scratch Of(ConstView x, const Routing& routing,
+                           Step& step) const {
+    const int64_t rows = x.dim(0);
     const int64_t slots = rows * routing.experts.view().dim(1);
     const View experts = routing.experts.view();
     const Scratch inner = step.NewScratch(slots, shape_.ffn);
     {
       const Scratch gate_up = step.NewScratch(slots, 2 * shape_.ffn);
-      step.Run<GroupedMatmul>(matmul_, {.x = x.view(),
+      step.Run<GroupedMatmul>(matmul_, {.x = x,
                                         .experts = experts,
                                         .weights = gate_up_.matrices,
                                         .out = gate_up.view()});
@@ -111,30 +161,22 @@ class GatedSiluExperts {
     step.Run<CombineExperts>(combine_, {.y = down.view(),
                                         .weights = routing.weights.view(),
                                         .out = sum.view()});
-    return {std::move(sum), step};
+    return sum;
   }
 
  private:
-  // One packed matrix for each expert.
-  struct Matrices {
-    std::vector<Buffer> buffers;
-    std::vector<PackedMatrix> matrices;
-
-    void Add(const WeightScope& w, int64_t k,
-             std::initializer_list<FusedRows> parts) {
-      PackedWeight packed = w.Matrix({parts.begin(), parts.size()}, k);
-      buffers.push_back(std::move(packed.buffer));
-      matrices.push_back(packed.matrix);
-    }
-  };
+  static PackedWeight Fused(const WeightScope& w, int64_t k,
+                            std::initializer_list<FusedRows> parts) {
+    return w.Matrix({parts.begin(), parts.size()}, k);
+  }
   static TensorRows RowsFrom(TensorRows stack, int64_t first) {
     stack.first = first;
     return stack;
   }
 
   ExpertsShape shape_;
-  Matrices gate_up_;  // [2 * ffn, hidden]: gate, then up
-  Matrices down_;     // [hidden, ffn]
+  PackedMatrices gate_up_;  // [2 * ffn, hidden]: gate, then up
+  PackedMatrices down_;     // [hidden, ffn]
   KernelFn<GroupedMatmul> matmul_;
   KernelFn<SiluMul> silu_mul_;
   KernelFn<CombineExperts> combine_;

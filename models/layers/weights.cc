@@ -91,6 +91,42 @@ Status Pack(const WeightLoader&, ConstView rows, int64_t first, void* to) {
                      *target.stream);
 }
 
+struct TransposedTarget {
+  View columns;  // [k, rows], host
+};
+
+template <typename T>
+void CopyColumns(const T* rows, int64_t first, View columns) {
+  const int64_t k = columns.dim(0);
+  for (int64_t c = 0; c < k; ++c) columns.Row<T>(c)[first] = rows[c];
+}
+
+Status Transpose(const WeightLoader&, ConstView rows, int64_t first, void* to) {
+  const View columns = static_cast<TransposedTarget*>(to)->columns;
+  BATON_ASSIGN_OR_RETURN(const Tensor copy,
+                         Tensor::AllocateHost(columns.dtype(), rows.shape()));
+  BATON_RETURN_IF_ERROR(Convert(rows, columns.dtype(), copy.view().data()));
+  for (int64_t r = 0; r < rows.dim(0); ++r) {
+    if (columns.dtype() == DType::kBF16) {
+      CopyColumns(copy.view().Row<bf16>(r), first + r, columns);
+    } else {
+      CopyColumns(copy.view().Row<float>(r), first + r, columns);
+    }
+  }
+  return OkStatus();
+}
+
+Status Append(const WeightLoader&, ConstView rows, int64_t, void* to) {
+  std::vector<float>& values = *static_cast<std::vector<float>*>(to);
+  const auto count = static_cast<size_t>(rows.shape().NumElements());
+  const size_t before = values.size();
+  values.resize(before + count);
+  const ConstView flat(rows.data(), rows.dtype(),
+                       {1, static_cast<int64_t>(count)});
+  return Convert(flat, DType::kF32,
+                 reinterpret_cast<std::byte*>(values.data() + before));
+}
+
 }  // namespace
 
 // Gives `sink` the tensor's rows, in pieces.
@@ -130,8 +166,25 @@ WeightScope WeightScope::In(std::string_view name) const {
   return {*loader_, owner_, fmt::format("{}{}.", prefix_, name)};
 }
 
+WeightScope WeightScope::In(std::string_view name,
+                            std::string_view other) const {
+  WeightScope scope = In(name);
+  scope.other_prefix_ = fmt::format("{}{}.", prefix_, other);
+  return scope;
+}
+
 std::string WeightScope::FullName(std::string_view name) const {
   return fmt::format("{}{}", prefix_, name);
+}
+
+// A matrix, where it is if not under its name.
+std::optional<TensorRows> WeightScope::Elsewhere(const FusedRows& part,
+                                                 int64_t k) const {
+  if (part.elsewhere.has_value() || other_prefix_.empty()) {
+    return part.elsewhere;
+  }
+  return TensorRows{fmt::format("{}{}.weight", other_prefix_, part.name),
+                    {part.rows, k}};
 }
 
 const TensorDecl* WeightScope::Declare(TensorDecl decl) const {
@@ -180,6 +233,24 @@ Tensor WeightScope::Table(std::string_view name, int64_t rows,
   return table;
 }
 
+PackedWeight WeightScope::NewPacked(int64_t n, int64_t k) const {
+  const SliceOptions& options = *loader_->options_;
+  PackedWeight weight;
+  const int64_t bytes =
+      PackedBytesOn(options.device->kind(), n, k, options.dtype);
+  StatusOr<Buffer> buffer = loader_->Allocate(bytes);
+  if (!buffer.ok()) {
+    loader_->Keep(buffer.status());
+    return weight;
+  }
+  weight.buffer = *std::move(buffer);
+  weight.matrix = {
+      .data = weight.buffer.data(), .dtype = options.dtype, .n = n, .k = k};
+  loader_->Keep(
+      options.device->Clear(weight.buffer.data(), bytes, *options.stream));
+  return weight;
+}
+
 PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
                                  int64_t k) const {
   PackedWeight weight;
@@ -189,28 +260,18 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
 
   KernelFn<PackMatrix> pack = Kernel<PackMatrix>();
   int64_t first_row = 0;
+  TensorForm form = TensorForm::kPacked;
   for (const FusedRows& part : parts) {
     const TensorDecl* decl =
         Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
                  .shape = {part.rows, k},
-                 .elsewhere = part.elsewhere,
+                 .form = std::exchange(form, TensorForm::kPackedNext),
+                 .elsewhere = Elsewhere(part, k),
                  .repeated_as = part.repeated_as});
     if (decl == nullptr) continue;
+    if (first_row == 0) weight = NewPacked(n, k);
+    if (!loader_->status_.ok()) return weight;
     const SliceOptions& options = *loader_->options_;
-    if (weight.buffer.data() == nullptr) {
-      const int64_t bytes =
-          PackedBytesOn(options.device->kind(), n, k, options.dtype);
-      StatusOr<Buffer> buffer = loader_->Allocate(bytes);
-      if (!buffer.ok()) {
-        loader_->Keep(buffer.status());
-        return weight;
-      }
-      weight.buffer = *std::move(buffer);
-      weight.matrix.data = weight.buffer.data();
-      weight.matrix.dtype = options.dtype;
-      loader_->Keep(
-          options.device->Clear(weight.buffer.data(), bytes, *options.stream));
-    }
     PackedTarget target{
         weight.buffer.data(), options.dtype, n, k, first_row, pack,
         options.stream};
@@ -220,16 +281,57 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
   return weight;
 }
 
-Tensor WeightScope::Constant(std::span<const float> values) const {
+PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
+  KernelFn<PackMatrix> pack = Kernel<PackMatrix>();
+  const TensorDecl* decl =
+      Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
+               .shape = {part.rows, k},
+               .form = TensorForm::kTransposed,
+               .elsewhere = Elsewhere(part, k)});
+  if (decl == nullptr) return {.matrix = {.n = k, .k = part.rows}};
+  PackedWeight weight = NewPacked(k, part.rows);
+  const SliceOptions& options = *loader_->options_;
+  StatusOr<Tensor> columns =
+      Tensor::AllocateHost(options.dtype, {k, part.rows});
+  if (!columns.ok()) loader_->Keep(columns.status());
+  if (!loader_->status_.ok()) return weight;
+  TransposedTarget target{columns->view()};
+  loader_->Keep(loader_->ForRows(*decl, &Transpose, &target));
+  if (!loader_->status_.ok()) return weight;
+  loader_->Keep(pack({.rows = columns->view(),
+                      .first_row = 0,
+                      .packed = weight.buffer.data(),
+                      .dtype = options.dtype,
+                      .n = k,
+                      .k = part.rows},
+                     *options.stream));
+  return weight;
+}
+
+std::vector<float> WeightScope::Values(std::string_view name,
+                                       const Shape& shape) const {
+  std::vector<float> values;
+  const TensorDecl* decl = Declare(
+      {.name = FullName(name), .shape = shape, .form = TensorForm::kFloats});
+  if (decl == nullptr) return values;
+  loader_->Keep(loader_->ForRows(*decl, &Append, &values));
+  if (!loader_->status_.ok()) return {};
+  loader_->bytes_ += static_cast<int64_t>(values.size() * sizeof(float));
+  return values;
+}
+
+Tensor WeightScope::Constant(std::span<const float> values,
+                             const Shape& shape) const {
   if (!loader_->loads() || !loader_->status_.ok()) return {};
   const SliceOptions& options = *loader_->options_;
-  const Shape shape{static_cast<int64_t>(values.size())};
   StatusOr<Tensor> constant =
       Tensor::Allocate(*options.device, DType::kF32, shape);
   if (!constant.ok()) {
     loader_->Keep(constant.status());
     return {};
   }
+  BATON_CHECK(constant->bytes() ==
+              static_cast<int64_t>(values.size() * sizeof(float)));
   loader_->Keep(
       options.device->Copy(constant->view().data(),
                            reinterpret_cast<const std::byte*>(values.data()),

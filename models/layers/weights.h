@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops/matmul.h"
@@ -22,6 +23,17 @@ namespace baton {
 struct PackedWeight {
   Buffer buffer;
   PackedMatrix matrix;
+};
+
+// Matrices of one shape: of experts, or of heads.
+struct PackedMatrices {
+  std::vector<Buffer> buffers;
+  std::vector<PackedMatrix> matrices;
+
+  void Add(PackedWeight weight) {
+    buffers.push_back(std::move(weight.buffer));
+    matrices.push_back(weight.matrix);
+  }
 };
 
 // Rows of a fused matrix that come from one tensor of the checkpoint.
@@ -80,6 +92,9 @@ class WeightScope {
   [[nodiscard]] LayerIndex layer() const { return LayerIndex(owner_.layer); }
   // The scope of a submodule, "<prefix><name>.".
   [[nodiscard]] WeightScope In(std::string_view name) const;
+  // Of one whose matrices some files have under `other`.
+  [[nodiscard]] WeightScope In(std::string_view name,
+                               std::string_view other) const;
   [[nodiscard]] std::string FullName(std::string_view name) const;
 
   // "<name>.weight" [size], in the compute dtype.
@@ -91,8 +106,20 @@ class WeightScope {
   // from the mapping straight into the packed memory.
   [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
                                     int64_t k) const;
-  // Values that come from no tensor, f32, in the memory of the device.
-  [[nodiscard]] Tensor Constant(std::span<const float> values) const;
+  // The matrix of `part` [part rows, k], packed with its columns as rows:
+  // [k, part rows].
+  [[nodiscard]] PackedWeight Transposed(const FusedRows& part, int64_t k) const;
+  // "<name>" [shape], of any type, on the host: for a layer to keep as a
+  // Constant of as many elements. Empty while declaring.
+  [[nodiscard]] std::vector<float> Values(std::string_view name,
+                                          const Shape& shape) const;
+  // Values that come from no tensor as they are, f32, in the memory of the
+  // device.
+  [[nodiscard]] Tensor Constant(std::span<const float> values) const {
+    return Constant(values, {static_cast<int64_t>(values.size())});
+  }
+  [[nodiscard]] Tensor Constant(std::span<const float> values,
+                                const Shape& shape) const;
   // One element, stored as [] or [1]; its name has no ".weight". Without a
   // fallback it must be there.
   [[nodiscard]] float Scalar(
@@ -112,12 +139,17 @@ class WeightScope {
   }
 
  private:
+  [[nodiscard]] std::optional<TensorRows> Elsewhere(const FusedRows& part,
+                                                    int64_t k) const;
   // Declares; the declaration, if there is something to load.
   const TensorDecl* Declare(TensorDecl decl) const;
+  // Zeroed memory for a packed matrix [n, k]; without memory a failure.
+  PackedWeight NewPacked(int64_t n, int64_t k) const;
 
   WeightLoader* loader_;
   TensorOwner owner_;
   std::string prefix_;
+  std::string other_prefix_;  // empty: there is none
 };
 
 }  // namespace baton

@@ -149,6 +149,17 @@ StatusOr<std::vector<int32_t>> ModelConfig::Ids(const std::string& key) const {
   return IdsUnder(json_->root, key, json_->where);
 }
 
+StatusOr<ModelConfig> ModelConfig::Object(const std::string& key) const {
+  BATON_ASSIGN_OR_RETURN(const json* value,
+                         Require(json_->root, key, json_->where));
+  if (!value->is_object()) {
+    return InvalidArgument("{}: {} is {}, expected an object", json_->where,
+                           key, Brief(*value));
+  }
+  return ModelConfig(std::make_unique<Json>(Json{
+      *value, fmt::format("{}: {}", json_->where, key), json_->architecture}));
+}
+
 StatusOr<RopeConfig> ModelConfig::Rope() const {
   return ReadRope(json_->root, json_->where);
 }

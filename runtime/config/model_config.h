@@ -73,6 +73,8 @@ class ModelConfig {
   // Integers under `key`: a number or a list of numbers; absent: empty.
   [[nodiscard]] StatusOr<std::vector<int32_t>> Ids(
       const std::string& key) const;
+  // The object under `key`, as a config of the same architecture.
+  [[nodiscard]] StatusOr<ModelConfig> Object(const std::string& key) const;
   [[nodiscard]] StatusOr<RopeConfig> Rope() const;
 
   // Refuses maths this decoder does not do. InvalidArgument, names the key.

@@ -25,6 +25,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       pool_(options.kv_pages),
       window_pool_(options.window_pages),
+      state_pool_(options.state_slots),
       slots_(static_cast<size_t>(options.slots)) {
   BATON_CHECK(options.slots > 0 && options.run_ahead > 0);
   BATON_CHECK(options.max_step_tokens >= options.max_sequences);
@@ -93,6 +94,10 @@ void Scheduler::AdmitWaiting() {
     available -= PagesLacking(s);
     window_available -= WindowPagesPromised(s);
     if (available < 0 || window_available < 0) return;
+    if (options_.state_slots > 0) {
+      if (state_pool_.available() == 0) return;
+      s.state_slot = state_pool_.Take(1).value().front();
+    }
     int best = 0;
     for (int i = 1; i < options_.slots; ++i) {
       if (slots_[i].sequences.size() < slots_[best].sequences.size()) best = i;
@@ -226,7 +231,7 @@ bool Scheduler::AddRows(SequenceId id, int64_t rows, Round& round,
                         s.tokens.begin() + s.issued + 1 + targets);
   }
   if (!s.started) {
-    round.starts.push_back({id, s.request.sampling, s.prompt()});
+    round.starts.push_back({id, s.request.sampling, s.prompt(), s.state_slot});
     s.started = true;
   }
   s.issued = end;
@@ -264,6 +269,7 @@ bool Scheduler::PreemptYounger(SequenceId than, RoundId round) {
     s.issued = 0;
     s.last_round = RoundId();
     s.pages.clear();
+    s.state_slot = -1;
     s.started = false;
     waiting_.push_front(std::move(s));
     ++preemptions_;
@@ -276,6 +282,7 @@ void Scheduler::Release(SequenceId id) {
   Sequence& s = running_.at(id);
   pool_.Give(s.pages);
   s.window_pages.Clear(window_pool_);
+  if (s.state_slot >= 0) state_pool_.Give({s.state_slot});
   auto& list = slots_[s.slot].sequences;
   list.erase(std::find(list.begin(), list.end(), id));
   if (s.started) released_.push_back(id);

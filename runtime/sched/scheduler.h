@@ -33,6 +33,8 @@ struct SchedulerOptions {
   // others see all; 0: there are no such layers.
   int64_t window = 0;
   int64_t window_pages = 0;  // at least WindowPagesFor the longest sequence
+  // Every sequence that runs has one; 0: the decoder needs none.
+  int64_t state_slots = 0;
 };
 
 // The most window pages that a sequence of so many positions holds at a time:
@@ -82,8 +84,11 @@ class Scheduler {
   [[nodiscard]] int64_t window_pages_used() const {
     return window_pool_.used();
   }
+  [[nodiscard]] int64_t state_slots_used() const { return state_pool_.used(); }
   [[nodiscard]] KvSizes sizes() const {
-    return {.pages = pool_.total(), .window_pages = window_pool_.total()};
+    return {.pages = pool_.total(),
+            .window_pages = window_pool_.total(),
+            .state_slots = state_pool_.total()};
   }
   [[nodiscard]] int64_t preemptions() const { return preemptions_; }
   // True when stages still have to be told of released sequences.
@@ -101,7 +106,8 @@ class Scheduler {
     RoundId last_round;           // newest round that has rows of it
     std::vector<PageId> pages;
     WindowPages window_pages;
-    bool started = false;  // stages know it
+    int32_t state_slot = -1;  // while it runs
+    bool started = false;     // stages know it
 
     [[nodiscard]] int64_t prompt() const {
       return static_cast<int64_t>(request.prompt.size());
@@ -143,6 +149,7 @@ class Scheduler {
   SchedulerOptions options_;
   BlockPool pool_;
   BlockPool window_pool_;
+  BlockPool state_pool_;  // of slots
   std::deque<Sequence> waiting_;
   std::map<SequenceId, Sequence> running_;
   std::vector<Slot> slots_;

@@ -55,6 +55,7 @@ struct SequenceStart {
   SequenceId id;
   SamplingParams sampling;
   int64_t prompt_tokens = 0;  // positions before it are the prompt's
+  int32_t state_slot = -1;    // its own until it is released; -1: it has none
   friend bool operator==(const SequenceStart&, const SequenceStart&) = default;
 };
 

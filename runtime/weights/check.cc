@@ -21,12 +21,16 @@ bool IsIgnored(const std::string& name) {
          name.find("projector") != std::string::npos;
 }
 
+bool HasAnyType(const TensorDecl& decl) {
+  return decl.any_one_element || decl.form == TensorForm::kFloats;
+}
+
 // The one type a checkpoint's matrices and norms must share: that of the first
 // declared tensor that is there (an embedding, in every decoder's list).
 const TensorEntry* Sample(std::span<const TensorEntry> tensors,
                           std::span<const TensorDecl> declared) {
   for (const TensorDecl& decl : declared) {
-    if (decl.any_one_element) continue;
+    if (HasAnyType(decl)) continue;
     const TensorEntry* entry = FindDeclared(tensors, decl).entry;
     if (entry != nullptr) return entry;
   }
@@ -38,13 +42,18 @@ std::string ProblemOf(const TensorDecl& decl, const FoundTensor& found,
                       const TensorEntry* sample) {
   if (found.entry == nullptr) {
     if (decl.optional) return "";
-    return fmt::format("missing: {} {}", decl.name, ToString(decl.shape));
+    if (!decl.elsewhere.has_value()) {
+      return fmt::format("missing: {} {}", decl.name, ToString(decl.shape));
+    }
+    return fmt::format("missing: {} {}, or rows of {} {}", decl.name,
+                       ToString(decl.shape), decl.elsewhere->name,
+                       ToString(decl.elsewhere->shape));
   }
   if (!found.fits) {
     return fmt::format("misshapen: {} {}, expected {}", found.entry->name,
                        ToString(found.entry->shape), ToString(found.expected));
   }
-  if (!decl.any_one_element && found.entry->dtype != sample->dtype) {
+  if (!HasAnyType(decl) && found.entry->dtype != sample->dtype) {
     return fmt::format("wrong type: {} {}, but {} is {}", found.entry->name,
                        Name(found.entry->dtype), sample->name,
                        Name(sample->dtype));

@@ -31,6 +31,15 @@ struct TensorRows {
   int64_t first = 0;  // row
 };
 
+// How a stage keeps a tensor that it has loaded.
+enum class TensorForm : uint8_t {
+  kPlain,       // as declared, in the compute dtype
+  kPacked,      // a packed matrix (kernels/ops/matmul.h)
+  kPackedNext,  // packed rows below those of the tensor declared before
+  kTransposed,  // packed, columns as rows
+  kFloats,      // f32 whatever the compute dtype; the file's type is free
+};
+
 // One tensor a decoder declares.
 struct TensorDecl {
   std::string name;
@@ -38,6 +47,7 @@ struct TensorDecl {
   TensorOwner owner;
   bool optional = false;         // may be missing from the file
   bool any_one_element = false;  // accepts [] and [1]
+  TensorForm form = TensorForm::kPlain;
   // Where a file without this name may have it: `shape` is rank 2 then.
   std::optional<TensorRows> elsewhere = std::nullopt;
   // A tensor that files may have too and that is not read, since it repeats
@@ -76,7 +86,8 @@ class WeightSource {
   // Compares what there is with what a decoder declares. InvalidArgument: lists
   // every missing, unexpected, misshapen or wrongly typed tensor by name, up to
   // 20 (`*.rotary_emb.*` and names with "projector" are ignored). All tensors
-  // but the one-element ones must have one type, F32 or BF16.
+  // but the one-element ones and those kept as kFloats must have one type, F32
+  // or BF16.
   [[nodiscard]] virtual Status Check(
       std::span<const TensorDecl> declared) const = 0;
 };

@@ -222,18 +222,44 @@ TEST(CountBytesTest, PadsPackedWeights) {
       {.name = "embed.weight",
        .shape = {10, 8},
        .owner = {TensorOwner::Kind::kEmbedding, 0}},
-      {.name = "l.q_proj.weight", .shape = {40, 8}, .owner = layer},
-      {.name = "l.k_proj.weight", .shape = {20, 8}, .owner = layer},
-      {.name = "l.v_proj.weight", .shape = {20, 8}, .owner = layer},
+      {.name = "l.q_proj.weight",
+       .shape = {40, 8},
+       .owner = layer,
+       .form = TensorForm::kPacked},
+      {.name = "l.k_proj.weight",
+       .shape = {20, 8},
+       .owner = layer,
+       .form = TensorForm::kPackedNext},
+      {.name = "l.v_proj.weight",
+       .shape = {20, 8},
+       .owner = layer,
+       .form = TensorForm::kPackedNext},
       {.name = "l.norm.weight", .shape = {8}, .owner = layer},
       {.name = "lm_head.weight",
        .shape = {10, 8},
-       .owner = {TensorOwner::Kind::kFinal, 0}}};
+       .owner = {TensorOwner::Kind::kFinal, 0},
+       .form = TensorForm::kPacked}};
   const DecoderBytes bytes = CountBytes(info, tensors, DType::kBF16);
   EXPECT_EQ(bytes.parameters, 80 + 640 + 8 + 80);
   EXPECT_EQ(bytes.embedding, 160);
   EXPECT_EQ(bytes.layers[0], PackedBytes(80, 8, DType::kBF16) + 16);
   EXPECT_EQ(bytes.final, PackedBytes(10, 8, DType::kBF16));
+}
+
+TEST(CountBytesTest, CountsWhatIsKeptInAnotherForm) {
+  const TensorOwner layer = {TensorOwner::Kind::kLayer, 0};
+  const std::vector<TensorDecl> tensors = {{.name = "l.rate",
+                                            .shape = {1, 1, 3, 1},
+                                            .owner = layer,
+                                            .form = TensorForm::kFloats},
+                                           {.name = "l.key.weight",
+                                            .shape = {70, 20},
+                                            .owner = layer,
+                                            .form = TensorForm::kTransposed}};
+  const DecoderBytes bytes = CountBytes(Info(1, 1), tensors, DType::kBF16);
+  EXPECT_EQ(bytes.layers[0], 3 * 4 + PackedBytes(20, 70, DType::kBF16));
+  EXPECT_NE(PackedBytes(20, 70, DType::kBF16),
+            PackedBytes(70, 20, DType::kBF16));
 }
 
 TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
@@ -245,6 +271,7 @@ TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
                {"afm-4.5b", 4'619'184'640, 73'728},
                {"exaone-4.0-1.2b", 1'279'391'488, 61'440},
                {"exaone-4.0-32b", 32'003'216'384, 65'536},
+               {"kimi-linear-48b-a3b", 49'122'681'728, 8'064},
                {"mixtral-8x7b", 46'702'792'704, 131'072},
                {"nanbeige4.2-3b", 4'169'800'704, 180'224}};
   for (const auto& [folder, parameters, kv] : cases) {
@@ -278,7 +305,7 @@ void ExpectPredicted(const std::string& device_name,
     StatusOr<Placement> placement =
         PlaceStages(model->info, bytes, RouteKind::kRing, Stages(1));
     ASSERT_THAT(placement, IsOk());
-    const KvSizes sizes = {.pages = 4, .window_pages = 3};
+    const KvSizes sizes = {.pages = 4, .window_pages = 3, .state_slots = 2};
     const StageBytes predicted =
         PredictBytes(model->info, bytes, *placement, sizes).front();
 
@@ -310,8 +337,9 @@ void ExpectPredicted(const std::string& device_name,
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
-  ExpectPredicted("cpu", {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
-                          "mixtral", "nanbeige"});
+  ExpectPredicted("cpu",
+                  {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
+                   "kimi-linear", "kimi-linear-5x", "mixtral", "nanbeige"});
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {

@@ -50,7 +50,7 @@ class StageActorTest : public ::testing::Test {
     load.spec.config = model_.config_text;
     load.spec.ranges = {{0, 2}};
     load.spec.dtype = DType::kF32;
-    load.spec.kv = {.pages = 8, .window_pages = 4};
+    load.spec.kv = {.pages = 8, .window_pages = 4, .state_slots = 2};
     return Ask(std::move(load));
   }
   Status Connect(uint64_t epoch) {
@@ -267,6 +267,56 @@ TEST_F(StageActorTest, RefusesADescriptorThatDoesNotFit) {
     EXPECT_EQ(failed_[0].code(), StatusCode::kInvalidArgument);
     EXPECT_TRUE(sent_.empty());
   }
+}
+
+TEST_F(StageActorTest, RefusesStateSlotsThatDoNotFit) {
+  model_ = *OpenModel(testing::TinyCheckpoint("kimi-linear"), DType::kF32,
+                      WeightsCheck::kStrict);
+  const std::vector<std::vector<int32_t>> faults = {{-1}, {2}, {1, 1}};
+  for (const std::vector<int32_t>& slots : faults) {
+    failed_.clear();
+    ASSERT_THAT(Load(), testing::IsOk());
+    ASSERT_THAT(Connect(session_.epoch.value() + 1), testing::IsOk());
+    Round round = Prompt();
+    round.starts.clear();
+    for (size_t i = 0; i < slots.size(); ++i) {
+      round.starts.push_back({SequenceId(1 + i), {}, 3, slots[i]});
+    }
+    Run(std::move(round));
+    ASSERT_EQ(failed_.size(), 1u);
+    EXPECT_THAT(failed_[0], StatusIs(StatusCode::kInvalidArgument,
+                                     HasSubstr("state slot")));
+  }
+}
+
+TEST_F(StageActorTest, RefusesAStateSlotWhereNoLayerNeedsOne) {
+  ASSERT_THAT(Load(), testing::IsOk());
+  ASSERT_THAT(Connect(5), testing::IsOk());
+  Round round = Prompt();
+  round.starts[0].state_slot = 0;
+  Run(std::move(round));
+  ASSERT_EQ(failed_.size(), 1u);
+  EXPECT_EQ(failed_[0].code(), StatusCode::kInvalidArgument);
+}
+
+// A slot is free again for the round that releases its sequence.
+TEST_F(StageActorTest, HandsAStateSlotOnInTheRoundThatReleasesIt) {
+  model_ = *OpenModel(testing::TinyCheckpoint("kimi-linear"), DType::kF32,
+                      WeightsCheck::kStrict);
+  ASSERT_THAT(Load(), testing::IsOk());
+  ASSERT_THAT(Connect(5), testing::IsOk());
+  Round first = Prompt();
+  first.starts[0].state_slot = 1;
+  Run(first);
+  Round second = first;
+  second.round = RoundId(2);
+  second.released = {SequenceId(1)};
+  second.starts[0].id = SequenceId(2);
+  second.steps[0].step = StepId(2);
+  second.steps[0].sequences[0].id = SequenceId(2);
+  Run(std::move(second));
+  EXPECT_TRUE(failed_.empty());
+  EXPECT_EQ(sent_.size(), 2u);
 }
 
 TEST_F(StageActorTest, RefusesAConfigThatIsNotTheControllers) {

@@ -4,8 +4,8 @@
 
     python3 make.py [NAME ...]        needs torch, transformers 5.17, tokenizers
 
-Apertus, Arcee, EXAONE and Mixtral are computed by transformers; Nanbeige, which
-it does not have, by the forward in nanbeige.py, checked against the published golden
+Apertus, Arcee, EXAONE, Kimi-Linear and Mixtral are computed by transformers;
+Nanbeige, which it does not have, by the forward in nanbeige.py, checked against the published golden
 values of a trained checkpoint of that family (largest difference of a
 log-probability 5e-5, same greedy tokens). Everything is fp32 arithmetic over
 bf16 weights.
@@ -21,6 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, ApertusForCausalLM, ArceeForCausalLM
 
 import exaone4
+import kimi_linear
 import mixtral
 import nanbeige
 
@@ -142,7 +143,7 @@ SPECS = {
         },
     },
 }
-for family in (mixtral, nanbeige, exaone4):
+for family in (mixtral, nanbeige, exaone4, kimi_linear):
     SPECS |= family.specs(COMMON_4X, COMMON_5X)
 for spec in SPECS.values():
     for key, value in {
@@ -160,9 +161,8 @@ def head_dim(c):
 
 
 def weights(name, spec):
-    """name -> bf16 tensor, scaled so that logits spread and nothing explodes."""
-    c = spec["config"]
-    family = c["model_type"]
+    """name -> tensor, scaled so that logits spread and nothing explodes."""
+    c, family = spec["config"], spec["config"]["model_type"]
     g = torch.Generator().manual_seed(spec["seed"])
     out = {}
 
@@ -175,11 +175,16 @@ def weights(name, spec):
         out[key] = w.bfloat16()
 
     d, f, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
-    q = c["num_attention_heads"] * head_dim(c)
-    kv = c["num_key_value_heads"] * head_dim(c)
     tied = c["tie_word_embeddings"]
     table = torch.randn(v, d, generator=g) * (2 * d**-0.5 if tied else 1)
     out["model.embed_tokens.weight"] = table.bfloat16()
+    if family == "kimi_linear":
+        kimi_linear.weights(c, spec, g, out, linear, norm)
+        norm("model.norm.weight", d)
+        linear("lm_head.weight", v, d, 2.0)
+        return out
+    q = c["num_attention_heads"] * head_dim(c)
+    kv = c["num_key_value_heads"] * head_dim(c)
     attention_norm, mlp_norm = {
         "apertus": ("attention_layernorm", "feedforward_layernorm"),
         "arcee": ("input_layernorm", "post_attention_layernorm"),
@@ -280,6 +285,10 @@ def forward_of(path, spec):
     for family in (mixtral, exaone4):
         if config["model_type"] == family.COMMON["model_type"]:
             return logits_of(family.model(path))
+    if config["model_type"] == "mixtral":
+        return logits_of(mixtral.model(path))
+    if config["model_type"] == "kimi_linear":
+        return logits_of(kimi_linear.model(path))
     cls = {"apertus": ApertusForCausalLM, "arcee": ArceeForCausalLM}
     hf = AutoConfig.from_pretrained(path, attn_implementation="eager")
     model = cls[config["model_type"]](hf).float().eval()

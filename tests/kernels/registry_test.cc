@@ -7,7 +7,9 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/delta_attention.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/latent_attention.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/norm.h"
@@ -29,7 +31,8 @@ struct OpList {
 using AllOps =
     OpList<PackMatrix, Matmul, RmsNorm, AddRmsNorm, Add, SiluMul, Relu2, Xielu,
            Embedding, Rope, KvWrite, RotateAndStore, PagedAttention, Sample,
-           RouteTopK, GroupedMatmul, CombineExperts>;
+           RouteTopK, RouteGrouped, GroupedMatmul, CombineExperts, HeadMatmul,
+           LatentWrite, LatentAttention, ShortConv, DeltaRule, GatedRmsNorm>;
 
 TEST(KernelRegistryTest, HasEveryOpForEachTypeAndInstructionSet) {
   for (const CpuIsa isa :

@@ -21,6 +21,8 @@ constexpr Row kRows[] = {
     {"arcee-mscale", 0.05},
     {"exaone4-hybrid", 0.05},
     {"exaone4-tied", 0.05},
+    {"kimi-linear", 0.05},
+    {"kimi-linear-5x", 0.05},
     {"mixtral", 0.05},
     {"mixtral-stacked", 0.05},
     {"nanbeige", 0.06},  // nine unrolled layers; measured 0.0515

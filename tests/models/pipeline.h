@@ -54,15 +54,16 @@ class Pipeline {
            const WeightSource& weights, DType dtype, const Stages& stages) {
     Machine& machine = Machine::Get();
     for (const std::vector<UnrolledRange>& ranges : stages) {
-      StatusOr<std::unique_ptr<StageSlice>> slice = decoder.build(
-          config, {.ranges = ranges,
-                   .dtype = dtype,
-                   .kv = {.pages = kSequences * kPagesEach,
-                          .window_pages = kSequences * kPagesEach},
-                   .kernels = &machine.kernels,
-                   .device = machine.device.get(),
-                   .stream = machine.stream.get(),
-                   .weights = &weights});
+      StatusOr<std::unique_ptr<StageSlice>> slice =
+          decoder.build(config, {.ranges = ranges,
+                                 .dtype = dtype,
+                                 .kv = {.pages = kSequences * kPagesEach,
+                                        .window_pages = kSequences * kPagesEach,
+                                        .state_slots = kSequences},
+                                 .kernels = &machine.kernels,
+                                 .device = machine.device.get(),
+                                 .stream = machine.stream.get(),
+                                 .weights = &weights});
       if (!slice.ok()) ADD_FAILURE() << slice.status();
       for (UnrolledRange range : ranges) {
         route_.push_back({range, slices_.size()});
@@ -173,7 +174,8 @@ class Pipeline {
            .rows = static_cast<int64_t>(f.tokens.size()),
            .first_position = first,
            .pages = pages_[f.sequence],
-           .window_pages = window_pages_[f.sequence]});
+           .window_pages = window_pages_[f.sequence],
+           .state_slot = kSequences - 1 - f.sequence});
       for (size_t i = 0; i < f.tokens.size(); ++i) {
         const auto position = static_cast<int32_t>(first + i);
         batch.rows.push_back(static_cast<int32_t>(batch.ids.size()));

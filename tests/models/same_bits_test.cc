@@ -110,6 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("apertus", "apertus-4x-sharded",
                                          "arcee", "arcee-mscale",
                                          "exaone4-hybrid", "exaone4-tied",
+                                         "kimi-linear", "kimi-linear-5x",
                                          "mixtral", "mixtral-stacked",
                                          "nanbeige", "nanbeige-skip-norm"),
                        ::testing::Values(DType::kF32, DType::kBF16)),

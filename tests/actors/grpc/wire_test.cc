@@ -50,7 +50,8 @@ Round SomeRound() {
   sampling.top_logprobs = 5;
   sampling.prompt_logprobs = 2;
   sampling.digest = true;
-  round.starts = {{SequenceId(5), sampling, 3}};
+  round.starts = {{SequenceId(5), sampling, 3, 0},
+                  {SequenceId(7), sampling, 4}};
   round.steps = {step};
   return round;
 }
@@ -62,7 +63,7 @@ StageSpec SomeSpec() {
   spec.random_seed = 9;
   spec.ranges = {{0, 2}, {4, 6}};
   spec.dtype = DType::kF32;
-  spec.kv = {.pages = 100, .window_pages = 30};
+  spec.kv = {.pages = 100, .window_pages = 30, .state_slots = 6};
   return spec;
 }
 
@@ -201,6 +202,8 @@ TEST(WireTest, RefusesRoundsWhoseRowsDoNotAddUp) {
         r.mutable_steps(0)->mutable_sequences(0)->set_new_window_pages(0, -1);
       },
       "new_window_pages: -1 is negative");
+  ExpectRefused([](v1::Round& r) { r.mutable_starts(0)->set_state_slot(-1); },
+                "state_slot: -1 is negative");
 }
 
 TEST(WireTest, RefusesAbsurdSampling) {
@@ -237,6 +240,13 @@ TEST(WireTest, RefusesSpecsOutOfRange) {
                                         HasSubstr("window_pages")));
   spec = ToProto(SomeSpec());
   spec.set_window_pages(-1);
+  EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument));
+  spec = ToProto(SomeSpec());
+  spec.clear_state_slots();
+  EXPECT_THAT(FromProto(spec),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("state_slots")));
+  spec = ToProto(SomeSpec());
+  spec.set_state_slots(-1);
   EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument));
   spec = ToProto(SomeSpec());
   spec.clear_config();
