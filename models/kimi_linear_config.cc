@@ -8,8 +8,9 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kMaxHeads = 4096;
-constexpr int64_t kMaxHeadDim = 4096;
+// Beyond any decoder; a state has heads * head_dim^2 elements.
+constexpr int64_t kMaxHeads = 1024;
+constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxTaps = 64;
 constexpr int64_t kMaxLatent = 1 << 16;
 constexpr int64_t kMaxWidth = 1 << 22;
@@ -24,8 +25,9 @@ Status CheckMaths(const ModelConfig& config) {
   BATON_RETURN_IF_ERROR(config.RequireText("hidden_act", "silu"));
   BATON_RETURN_IF_ERROR(
       config.RequireText("moe_router_activation_func", "sigmoid"));
-  for (const char* key : {"tie_word_embeddings", "q_lora_rank", "rope_scaling",
-                          "num_nextn_predict_layers", "gate_lower_bound"}) {
+  for (const char* key :
+       {"tie_word_embeddings", "q_lora_rank", "rope_scaling",
+        "num_nextn_predict_layers", "gate_lower_bound", "sliding_window"}) {
     BATON_RETURN_IF_ERROR(config.RequireOff(key));
   }
   for (const char* key :

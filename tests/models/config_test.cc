@@ -205,7 +205,7 @@ TEST(RegistryTest, NamesWhatThereIs) {
   const Status status = FindDecoder("LlamaForCausalLM").status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(Message(status), HasSubstr("ApertusForCausalLM, Arcee"));
-  EXPECT_EQ(AllDecoders().size(), 5);
+  EXPECT_EQ(AllDecoders().size(), 6);
 }
 
 std::map<std::string, TensorDecl> TensorsOf(const std::string& checkpoint) {

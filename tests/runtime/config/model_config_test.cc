@@ -103,6 +103,25 @@ TEST(ModelConfigTest, RefusesValuesOfTheWrongType) {
   EXPECT_THAT(config.Ids("o"), StatusIs(StatusCode::kInvalidArgument));
 }
 
+TEST(ModelConfigTest, ReadsAnObjectInsideAndNamesBothInErrors) {
+  const ModelConfig config =
+      With(R"("inner":{"size":3,"off":null},"size":4,"list":[1])");
+  const auto inner = config.Object("inner");
+  ASSERT_THAT(inner, IsOk());
+  EXPECT_EQ(inner->architecture(), "A");
+  EXPECT_THAT(inner->Size("size"), IsOkAndHolds(3));
+  EXPECT_FALSE(inner->Has("off"));
+  EXPECT_THAT(inner->Size("other"),
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("config.json: inner: other is missing")));
+  EXPECT_THAT(config.Object("absent"),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("absent")));
+  for (const char* key : {"size", "list"}) {
+    EXPECT_THAT(config.Object(key), StatusIs(StatusCode::kInvalidArgument,
+                                             HasSubstr("expected an object")));
+  }
+}
+
 TEST(ModelConfigTest, RefusesMathsThatIsOn) {
   const ModelConfig config =
       With(R"("a":null,"b":false,"c":0,"d":"","e":[],"f":{},"g":0.0,)"

@@ -244,6 +244,25 @@ TEST(CheckTest, RefusesMixedTypesButInScalars) {
                      HasSubstr("wrong type: norm f32, but embed is bf16"))));
 }
 
+// What is kept in f32 may be stored so, or as the rest is.
+TEST(CheckTest, TakesFloatsOfAnyType) {
+  std::vector<TensorDecl> declared = Declared();
+  declared[1].form = TensorForm::kFloats;
+  for (const bool rounded : {false, true}) {
+    SafetensorsBuilder weights;
+    weights.AddBf16("embed", {4, 2});
+    if (rounded) {
+      weights.AddBf16("norm", {2});
+    } else {
+      weights.Add("norm", "F32", "[2]", "12345678");
+    }
+    const TempFolder folder = TinyCheckpoint(weights);
+    const auto checkpoint = Checkpoint::Open(folder.path());
+    ASSERT_THAT(checkpoint, IsOk());
+    EXPECT_THAT((*checkpoint)->Check(declared), IsOk());
+  }
+}
+
 TEST(CheckTest, CutsALongList) {
   SafetensorsBuilder weights;
   weights.AddBf16("embed", {4, 2}).AddBf16("norm", {2});
@@ -298,6 +317,17 @@ TEST(StackedTensorTest, IsReadOnlyWhereTheDeclaredNameIsNotThere) {
   EXPECT_THAT((*checkpoint)->Check({&decl, 1}),
               StatusIs(StatusCode::kInvalidArgument,
                        HasSubstr("unexpected: ab [2,3,2]")));
+}
+
+TEST(StackedTensorTest, IsNamedWhereNeitherIsThere) {
+  const TempFolder folder =
+      TinyCheckpoint(SafetensorsBuilder().AddBf16("c", {1, 1}));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  const TensorDecl decl = SecondOfStack();
+  EXPECT_THAT((*checkpoint)->Check({&decl, 1}),
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("missing: b [3,2], or rows of ab [2,3,2]")));
 }
 
 TEST(StackedTensorTest, IsRefusedOnceInAnotherShape) {
