@@ -137,8 +137,10 @@ void ControllerActor::StartConnecting() {
   session.epoch = epoch_;
   session.key = RandomKey();
   session.credits = options_.credits;
-  session.max_packet_bytes = std::max<int64_t>(
-      MaxStepRows() * options_.decoder.hidden * SizeOf(options_.dtype), 4096);
+  session.max_packet_bytes =
+      std::max<int64_t>(MaxStepRows() * options_.decoder.hidden *
+                            SizeOf(options_.decoder.stream_dtype),
+                        4096);
   for (size_t i = 0; i < stages_.size(); ++i) {
     stages_[i].answered = false;
     ConnectStage connect;

@@ -184,7 +184,7 @@ PacketHeader StageActor::StreamHeader(const StepDescriptor& step,
   header.step = step.step;
   header.pass = pass;
   header.kind = PacketKind::kStream;
-  header.dtype = spec_->dtype;
+  header.dtype = info_.stream_dtype;
   header.rows = static_cast<int32_t>(step.rows());
   header.columns = static_cast<int32_t>(info_.hidden);
   return header;

@@ -34,7 +34,8 @@ struct DecoderInfo {
   int64_t hidden = 0;
   int64_t vocab = 0;
   int64_t max_positions = 0;
-  std::vector<LayerState> states;  // per unrolled layer, in the compute dtype
+  DType stream_dtype = DType::kF32;  // of the residual stream
+  std::vector<LayerState> states;    // per unrolled layer, in the compute dtype
 
   [[nodiscard]] int unrolled_layers() const { return num_layers * num_loops; }
   // The longest of its layers' windows; 0: every layer keeps all positions.
@@ -102,7 +103,7 @@ class StageSlice {
 
 struct SliceOptions {
   std::vector<UnrolledRange> ranges;  // ascending, disjoint, not empty
-  DType dtype = DType::kBF16;         // of weights, activations and stream
+  DType dtype = DType::kBF16;         // of weights and activations
   KvSizes kv;
   const KernelRegistry* kernels = nullptr;
   Device* device = nullptr;

@@ -38,6 +38,7 @@ concept DecoderModel = DecoderLayer<typename M::Layer> &&
     std::constructible_from<typename M::Layer, const typename M::Config&,
                             const WeightScope&> &&
     requires(const ModelConfig& config, const typename M::Config& read) {
+  { read.StreamType(DType()) } -> std::same_as<DType>;
   { read.State(LayerIndex(), DType()) } -> std::same_as<LayerState>;
   { M::kArchitecture } -> std::convertible_to<std::string_view>;
   { M::kNames } -> std::convertible_to<EndNames>;

@@ -67,6 +67,7 @@ struct SliceWeights {
 template <DecoderModel M>
 DecoderInfo Describe(const typename M::Config& c, DType dtype) {
   DecoderInfo info = c.Info(std::string(M::kArchitecture));
+  info.stream_dtype = c.StreamType(dtype);
   for (int u = 0; u < info.unrolled_layers(); ++u) {
     info.states.push_back(c.State(LayerIndex(u % info.num_layers), dtype));
   }
@@ -169,7 +170,7 @@ class DecoderSlice final : public StageSlice {
             {.rows = args.stream, .next = next},
             {.rows = static_cast<int64_t>(args.batch->positions.size()),
              .hidden = info_.hidden,
-             .dtype = step.dtype(),
+             .dtype = info_.stream_dtype,
              .next = next},
             step));
     return Form(std::move(stream));

@@ -30,6 +30,8 @@ struct DenseConfig {
   }
   // All but the layers' states.
   [[nodiscard]] DecoderInfo Info(const std::string& architecture) const;
+  // Of the residual stream, where weights and activations are `dtype`.
+  [[nodiscard]] DType StreamType(DType dtype) const { return dtype; }
   // What a physical layer keeps of a sequence: keys and values of every
   // position. A config whose layers keep something else hides it.
   [[nodiscard]] LayerState State(LayerIndex layer, DType dtype) const;

@@ -321,7 +321,7 @@ StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
   auto record = [&]() -> Status {
     if (shape.begin > 0) {
       BATON_ASSIGN_OR_RETURN(kept.stream,
-                             Tensor::Allocate(*kept.arena, parts.dtype,
+                             Tensor::Allocate(*kept.arena, parts.stream_dtype,
                                               {shape.rows, info.hidden}));
       there.stream = kept.stream.view();
     }

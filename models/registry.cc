@@ -13,11 +13,13 @@ Decoder Exaone4Decoder();
 Decoder KimiLinearDecoder();
 Decoder MixtralDecoder();
 Decoder NanbeigeDecoder();
+Decoder Spark25Decoder();
 
 std::span<const Decoder> AllDecoders() {
   static const auto* decoders = new std::vector<Decoder>{
       ApertusDecoder(),    ArceeDecoder(),   Exaone4Decoder(),
       KimiLinearDecoder(), MixtralDecoder(), NanbeigeDecoder(),
+      Spark25Decoder(),
   };
   return *decoders;
 }

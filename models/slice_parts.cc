@@ -79,6 +79,7 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
   SliceRuntime runtime{.device = options.device,
                        .stream = options.stream,
                        .dtype = options.dtype,
+                       .stream_dtype = info.stream_dtype,
                        .add = add,
                        .sample = sample,
                        .sizes = options.kv,
@@ -102,7 +103,8 @@ Step::Parts SliceRuntime::StepParts(const AttentionBatch* batch) const {
           .tp = tp.get(),
           .batch = batch,
           .add = add,
-          .dtype = dtype};
+          .dtype = dtype,
+          .stream_dtype = stream_dtype};
 }
 
 LayerMemory SliceRuntime::Memory(UnrolledLayer layer) const {

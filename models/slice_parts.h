@@ -47,6 +47,7 @@ struct SliceRuntime {
   Device* device = nullptr;
   Stream* stream = nullptr;
   DType dtype = DType::kF32;
+  DType stream_dtype = DType::kF32;
   KernelFn<Add> add = nullptr;
   KernelFn<Sample> sample = nullptr;
   KvSizes sizes;  // that sequences can have

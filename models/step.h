@@ -38,7 +38,8 @@ class Step {
     Collective* tp = nullptr;
     const AttentionBatch* batch = nullptr;
     KernelFn<Add> add = nullptr;
-    DType dtype = DType::kF32;  // of weights, activations and the stream
+    DType dtype = DType::kF32;         // of weights and activations
+    DType stream_dtype = DType::kF32;  // of the residual stream
   };
   explicit Step(const Parts& parts) : parts_(parts) {}
   Step(const Step&) = delete;
@@ -47,6 +48,7 @@ class Step {
   [[nodiscard]] const AttentionBatch& batch() const { return *parts_.batch; }
   [[nodiscard]] Collective& tp() const { return *parts_.tp; }
   [[nodiscard]] DType dtype() const { return parts_.dtype; }
+  [[nodiscard]] DType stream_dtype() const { return parts_.stream_dtype; }
   // Of the unrolled layer entered last: pages of keys and values, pages of
   // latents with `latent` values of their own, and what slots keep from byte
   // `offset` on.

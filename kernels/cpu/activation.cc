@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ops/activation.h"
 
+#include <cmath>
+
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows.h"
@@ -8,6 +10,28 @@
 
 namespace baton::cpu {
 namespace {
+
+// out = act(gate) * up, by `row_of(gate, up, out, ffn)`.
+template <typename T, typename Args>
+Status GatedRows(std::string_view what, const Args& args, Stream& stream,
+                 void (*row_of)(const T*, const T*, T*, int64_t)) {
+  ShapeMatch match(what);
+  match.Match("out", args.out, {"tokens", "ffn"})
+      .Match("gate_up", args.gate_up, {"tokens", "gate_up"})
+      .IsType("gate_up", args.gate_up, kDTypeOf<T>)
+      .IsType("out", args.out, kDTypeOf<T>);
+  BATON_RETURN_IF_ERROR(match.status());
+  match.Require(match["gate_up"] == 2 * match["ffn"],
+                "gate_up must be twice as wide as out");
+  BATON_RETURN_IF_ERROR(match.status());
+
+  const int64_t ffn = match["ffn"];
+  ForRows(stream, match["tokens"], 2 * ffn, [&](int64_t row) {
+    const T* gate = args.gate_up.template Row<T>(row);
+    row_of(gate, gate + ffn, args.out.template Row<T>(row), ffn);
+  });
+  return OkStatus();
+}
 
 template <typename T>
 Status MatchUnary(std::string_view what, ConstView x, View out) {
@@ -23,21 +47,34 @@ Status MatchUnary(std::string_view what, ConstView x, View out) {
 
 template <typename T, CpuIsa kIsa>
 Status SiluMulCpu(const SiluMul::Args& args, Stream& stream) {
-  ShapeMatch match("silu_mul");
-  match.Match("out", args.out, {"tokens", "ffn"})
-      .Match("gate_up", args.gate_up, {"tokens", "gate_up"})
-      .IsType("gate_up", args.gate_up, kDTypeOf<T>)
-      .IsType("out", args.out, kDTypeOf<T>);
-  BATON_RETURN_IF_ERROR(match.status());
-  match.Require(match["gate_up"] == 2 * match["ffn"],
-                "gate_up must be twice as wide as out");
-  BATON_RETURN_IF_ERROR(match.status());
+  return GatedRows("silu_mul", args, stream, LoopsOf<T>(kIsa).silu_mul);
+}
 
-  const InnerLoops<T>& loops = LoopsOf<T>(kIsa);
-  const int64_t ffn = match["ffn"];
-  ForRows(stream, match["tokens"], 2 * ffn, [&](int64_t row) {
-    const T* gate = args.gate_up.template Row<T>(row);
-    loops.silu_mul(gate, gate + ffn, args.out.template Row<T>(row), ffn);
+template <typename T, CpuIsa kIsa>
+Status GeluMulCpu(const GeluMul::Args& args, Stream& stream) {
+  return GatedRows("gelu_mul", args, stream, LoopsOf<T>(kIsa).gelu_mul);
+}
+
+template <typename T>
+Status GateHeadsCpu(const GateHeads::Args& args, Stream& stream) {
+  ShapeMatch match("gate_heads");
+  match.Match("x", args.x, {"tokens", "heads", "head_dim"})
+      .Match("gate", args.gate, {"tokens", "heads"})
+      .IsType("x", args.x, kDTypeOf<T>)
+      .IsType("gate", args.gate, kDTypeOf<T>);
+  BATON_RETURN_IF_ERROR(match.status());
+  const int64_t heads = match["heads"];
+  const int64_t dim = match["head_dim"];
+  ForRows(stream, match["tokens"], heads * dim, [&](int64_t row) {
+    const T* gate = args.gate.template Row<T>(row);
+    T* x = args.x.template Row<T>(row);
+    for (int64_t head = 0; head < heads; ++head, x += dim) {
+      const float z = static_cast<float>(gate[head]);
+      const float share = 1.0f / (1.0f + std::exp(-z));
+      for (int64_t i = 0; i < dim; ++i) {
+        x[i] = T(static_cast<float>(x[i]) * share);
+      }
+    }
   });
   return OkStatus();
 }
@@ -68,7 +105,10 @@ Status XieluCpu(const Xielu::Args& args, Stream& stream) {
   return OkStatus();
 }
 
+template Status GateHeadsCpu<float>(const GateHeads::Args&, Stream&);
+template Status GateHeadsCpu<bf16>(const GateHeads::Args&, Stream&);
 BATON_INSTANTIATE_CPU(SiluMulCpu, SiluMul);
+BATON_INSTANTIATE_CPU(GeluMulCpu, GeluMul);
 BATON_INSTANTIATE_CPU(Relu2Cpu, Relu2);
 BATON_INSTANTIATE_CPU(XieluCpu, Xielu);
 

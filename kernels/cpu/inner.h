@@ -120,7 +120,12 @@ template <typename T>
 struct InnerLoops {
   void (*rms_norm)(const T* x, const T* weight, T* out, int64_t n, float eps);
   void (*add)(T* stream, const T* update, int64_t n);
+  // The same on a stream that is f32 whatever T is.
+  void (*wide_rms_norm)(const float* x, const T* weight, T* out, int64_t n,
+                        float eps);
+  void (*wide_add)(float* stream, const T* update, int64_t n);
   void (*silu_mul)(const T* gate, const T* up, T* out, int64_t n);
+  void (*gelu_mul)(const T* gate, const T* up, T* out, int64_t n);
   void (*relu2)(const T* x, T* out, int64_t n);
   void (*xielu)(const T* x, T* out, int64_t n, const XieluConstants& c);
   // cos and sin [half] of position * inv_freq, times amplitude.

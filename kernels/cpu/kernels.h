@@ -22,6 +22,8 @@ Status PackMatrixCpu(const PackMatrix::Args& args, Stream& stream);
 template <typename T>
 Status EmbeddingCpu(const Embedding::Args& args, Stream& stream);
 template <typename T>
+Status GateHeadsCpu(const GateHeads::Args& args, Stream& stream);
+template <typename T>
 Status KvWriteCpu(const KvWrite::Args& args, Stream& stream);
 template <typename T>
 Status CombineExpertsCpu(const CombineExperts::Args& args, Stream& stream);
@@ -42,6 +44,8 @@ template <typename T, CpuIsa kIsa>
 Status AddCpu(const Add::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status SiluMulCpu(const SiluMul::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status GeluMulCpu(const GeluMul::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status Relu2Cpu(const Relu2::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>

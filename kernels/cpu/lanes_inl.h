@@ -33,8 +33,8 @@ void StoreTail(T* p, F v, int64_t n) {
 }
 
 // out[i] = f(a[i], b[i]).
-template <typename T, typename Function>
-void Map(const T* a, const T* b, T* out, int64_t n, const Function& f) {
+template <typename A, typename B, typename Out, typename Function>
+void Map(const A* a, const B* b, Out* out, int64_t n, const Function& f) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     Vec::Store(out + i, f(Vec::Load(a + i), Vec::Load(b + i)));

@@ -45,6 +45,25 @@ inline F Expm1(F x) {
   return Vec::Fma(Expm1Small(s.r), scale, Vec::Sub(scale, Vec::Set(1.0f)));
 }
 
+// erfc(t) for t >= 0, relative error under 2e-6 where it is above 1e-30 and
+// 0 from there on: e^(-t^2) times a polynomial in w = (t - 3) / (t + 3), which
+// was fitted to e^(t^2) erfc(t) on [0, 9.6] with relative weights.
+inline F Erfc(F t) {
+  const F three = Vec::Set(3.0f);
+  const F w = Vec::Div(Vec::Sub(t, three), Vec::Add(t, three));
+  F p = Vec::Set(-7.383439115e-5f);
+  p = Vec::Fma(p, w, Vec::Set(-5.988819680e-4f));
+  p = Vec::Fma(p, w, Vec::Set(7.882454140e-4f));
+  p = Vec::Fma(p, w, Vec::Set(4.285734867e-3f));
+  p = Vec::Fma(p, w, Vec::Set(-2.441303221e-2f));
+  p = Vec::Fma(p, w, Vec::Set(7.166195170e-2f));
+  p = Vec::Fma(p, w, Vec::Set(-1.501137493e-1f));
+  p = Vec::Fma(p, w, Vec::Set(2.456040184e-1f));
+  p = Vec::Fma(p, w, Vec::Set(-3.262336284e-1f));
+  p = Vec::Fma(p, w, Vec::Set(1.790011501e-1f));
+  return Vec::Mul(p, Exp(Vec::Sub(Vec::Set(0.0f), Vec::Mul(t, t))));
+}
+
 // sin and cos of a >= 0 up to 2^21: a = n pi/2 + r, |r| <= pi/4, with pi/2 in
 // three parts so that the difference is exact to the last bits of r.
 inline void SinCos(F a, F& sin, F& cos) {

@@ -8,6 +8,37 @@
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cpu {
+namespace {
+
+// Whether a stream is f32 where the kernel's type is another.
+template <typename T>
+bool IsWide(ConstView stream) {
+  return kDTypeOf<T> != DType::kF32 && stream.dtype() == DType::kF32;
+}
+
+template <typename T>
+void AddRowOf(const InnerLoops<T>& loops, View stream, ConstView update,
+              int64_t row, int64_t n) {
+  if (IsWide<T>(stream)) {
+    loops.wide_add(stream.Row<float>(row), update.Row<T>(row), n);
+  } else {
+    loops.add(stream.Row<T>(row), update.Row<T>(row), n);
+  }
+}
+
+// The `n` elements at `first` of a row.
+template <typename T>
+void NormRowOf(const InnerLoops<T>& loops, ConstView x, const T* weight,
+               View out, int64_t row, int64_t first, int64_t n, float eps) {
+  T* to = out.Row<T>(row) + first;
+  if (IsWide<T>(x)) {
+    loops.wide_rms_norm(x.Row<float>(row) + first, weight, to, n, eps);
+  } else {
+    loops.rms_norm(x.Row<T>(row) + first, weight, to, n, eps);
+  }
+}
+
+}  // namespace
 
 template <typename T, CpuIsa kIsa>
 Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream) {
@@ -20,7 +51,7 @@ Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream) {
         .Match("out", args.out, {"rows", "hidden"});
   }
   match.Match("weight", args.weight, {"hidden"})
-      .IsType("x", args.x, kDTypeOf<T>)
+      .IsType("x", args.x, IsWide<T>(args.x) ? DType::kF32 : kDTypeOf<T>)
       .IsType("weight", args.weight, kDTypeOf<T>)
       .IsType("out", args.out, kDTypeOf<T>);
   BATON_RETURN_IF_ERROR(match.status());
@@ -30,11 +61,9 @@ Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream) {
   const int64_t heads = args.x.shape().rank() == 3 ? match["heads"] : 1;
   const T* weight = args.weight.template Row<T>(0);
   ForRows(stream, match["rows"], heads * hidden, [&](int64_t row) {
-    const T* x = args.x.template Row<T>(row);
-    T* out = args.out.template Row<T>(row);
     for (int64_t head = 0; head < heads; ++head) {
-      loops.rms_norm(x + head * hidden, weight, out + head * hidden, hidden,
-                     args.eps);
+      NormRowOf(loops, args.x, weight, args.out, row, head * hidden, hidden,
+                args.eps);
     }
   });
   return OkStatus();
@@ -47,7 +76,8 @@ Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream) {
       .Match("update", args.update, {"rows", "hidden"})
       .Match("weight", args.weight, {"hidden"})
       .Match("out", args.out, {"rows", "hidden"})
-      .IsType("stream", args.stream, kDTypeOf<T>)
+      .IsType("stream", args.stream,
+              IsWide<T>(args.stream) ? DType::kF32 : kDTypeOf<T>)
       .IsType("update", args.update, kDTypeOf<T>)
       .IsType("weight", args.weight, kDTypeOf<T>)
       .IsType("out", args.out, kDTypeOf<T>);
@@ -57,10 +87,9 @@ Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream) {
   const int64_t hidden = match["hidden"];
   const T* weight = args.weight.template Row<T>(0);
   ForRows(stream, match["rows"], 2 * hidden, [&](int64_t row) {
-    T* sum = args.stream.template Row<T>(row);
-    loops.add(sum, args.update.template Row<T>(row), hidden);
-    loops.rms_norm(sum, weight, args.out.template Row<T>(row), hidden,
-                   args.eps);
+    AddRowOf(loops, args.stream, args.update, row, hidden);
+    NormRowOf<T>(loops, args.stream, weight, args.out, row, 0, hidden,
+                 args.eps);
   });
   return OkStatus();
 }
@@ -70,15 +99,15 @@ Status AddCpu(const Add::Args& args, Stream& stream) {
   ShapeMatch match("add");
   match.Match("stream", args.stream, {"rows", "hidden"})
       .Match("update", args.update, {"rows", "hidden"})
-      .IsType("stream", args.stream, kDTypeOf<T>)
+      .IsType("stream", args.stream,
+              IsWide<T>(args.stream) ? DType::kF32 : kDTypeOf<T>)
       .IsType("update", args.update, kDTypeOf<T>);
   BATON_RETURN_IF_ERROR(match.status());
 
   const InnerLoops<T>& loops = LoopsOf<T>(kIsa);
   const int64_t hidden = match["hidden"];
   ForRows(stream, match["rows"], hidden, [&](int64_t row) {
-    loops.add(args.stream.template Row<T>(row),
-              args.update.template Row<T>(row), hidden);
+    AddRowOf(loops, args.stream, args.update, row, hidden);
   });
   return OkStatus();
 }

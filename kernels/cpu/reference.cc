@@ -13,8 +13,8 @@
 namespace baton::cpu {
 namespace {
 
-template <typename T>
-void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
+template <typename S, typename T>
+void RmsNormRow(const S* x, const T* weight, T* out, int64_t n, float eps) {
   const float mean = SumSquares(x, n) / static_cast<float>(n);
   const float scale = 1.0f / std::sqrt(mean + eps);
   for (int64_t i = 0; i < n; ++i) {
@@ -23,11 +23,11 @@ void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
   }
 }
 
-template <typename T>
-void AddRow(T* stream, const T* update, int64_t n) {
+template <typename S, typename T>
+void AddRow(S* stream, const T* update, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     stream[i] =
-        T(static_cast<float>(stream[i]) + static_cast<float>(update[i]));
+        S(static_cast<float>(stream[i]) + static_cast<float>(update[i]));
   }
 }
 
@@ -37,6 +37,15 @@ void SiluMulRow(const T* gate, const T* up, T* out, int64_t n) {
     const float g = static_cast<float>(gate[i]);
     const float silu = g / (1.0f + std::exp(-g));
     out[i] = T(silu * static_cast<float>(up[i]));
+  }
+}
+
+template <typename T>
+void GeluMulRow(const T* gate, const T* up, T* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = static_cast<float>(gate[i]);
+    const float gelu = g * 0.5f * std::erfc(g * -std::sqrt(0.5f));
+    out[i] = T(gelu * static_cast<float>(up[i]));
   }
 }
 
@@ -223,9 +232,12 @@ void AttentionQueries(const AttentionTile<T>& tile) {
 
 template <typename T>
 constexpr InnerLoops<T> kLoops = {
-    .rms_norm = &RmsNormRow<T>,
-    .add = &AddRow<T>,
+    .rms_norm = &RmsNormRow<T, T>,
+    .add = &AddRow<T, T>,
+    .wide_rms_norm = &RmsNormRow<float, T>,
+    .wide_add = &AddRow<float, T>,
     .silu_mul = &SiluMulRow<T>,
+    .gelu_mul = &GeluMulRow<T>,
     .relu2 = &Relu2Row<T>,
     .xielu = &XieluRow<T>,
     .rope_angles = &RopeAngles<T>,

@@ -18,6 +18,8 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<AddRmsNorm>(kCpu, kType, &cpu::AddRmsNormCpu<T, kIsa>);
   r.Add<Add>(kCpu, kType, &cpu::AddCpu<T, kIsa>);
   r.Add<SiluMul>(kCpu, kType, &cpu::SiluMulCpu<T, kIsa>);
+  r.Add<GeluMul>(kCpu, kType, &cpu::GeluMulCpu<T, kIsa>);
+  r.Add<GateHeads>(kCpu, kType, &cpu::GateHeadsCpu<T>);
   r.Add<Relu2>(kCpu, kType, &cpu::Relu2Cpu<T, kIsa>);
   r.Add<Xielu>(kCpu, kType, &cpu::XieluCpu<T, kIsa>);
   r.Add<Embedding>(kCpu, kType, &cpu::EmbeddingCpu<T>);

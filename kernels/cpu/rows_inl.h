@@ -10,17 +10,17 @@
 namespace baton::cpu {
 namespace {
 
-template <typename T>
-void RmsNormRow(const T* x, const T* weight, T* out, int64_t n, float eps) {
+template <typename S, typename T>
+void RmsNormRow(const S* x, const T* weight, T* out, int64_t n, float eps) {
   const float mean = SumSquares(x, n) / static_cast<float>(n);
   const F scale = Vec::Set(1.0f / Vec::Sqrt(mean + eps));
   Map(x, weight, out, n,
       [&](F v, F w) { return Vec::Mul(w, Vec::Mul(v, scale)); });
 }
 
-template <typename T>
-void AddRow(T* stream, const T* update, int64_t n) {
-  Map<T>(stream, update, stream, n, [](F a, F b) { return Vec::Add(a, b); });
+template <typename S, typename T>
+void AddRow(S* stream, const T* update, int64_t n) {
+  Map(stream, update, stream, n, [](F a, F b) { return Vec::Add(a, b); });
 }
 
 template <typename T>
@@ -29,6 +29,20 @@ void SiluMulRow(const T* gate, const T* up, T* out, int64_t n) {
   Map(gate, up, out, n, [&](F g, F u) {
     const F below = Vec::Add(one, Exp(Vec::Sub(Vec::Set(0.0f), g)));
     return Vec::Mul(Vec::Div(g, below), u);
+  });
+}
+
+template <typename T>
+void GeluMulRow(const T* gate, const T* up, T* out, int64_t n) {
+  const F one = Vec::Set(1.0f);
+  Map(gate, up, out, n, [&](F g, F u) {
+    const F minus = Vec::Sub(Vec::Set(0.0f), g);
+    const F t = Vec::Mul(Vec::Max(g, minus), Vec::Set(0.707106781186547524f));
+    // The part of a normal distribution beyond |g|.
+    const F beyond = Vec::Mul(Vec::Set(0.5f), Erfc(t));
+    const Vec::Mask below = Vec::Less(g, Vec::Set(0.0f));
+    const F share = Vec::Select(below, beyond, Vec::Sub(one, beyond));
+    return Vec::Mul(Vec::Mul(g, share), u);
   });
 }
 
@@ -135,9 +149,12 @@ constexpr InnerLoops<T> LoopsWith(
     void (*attention)(const AttentionTile<T>&),
     void (*latent_attention)(const LatentTile<T>&)) {
   return {
-      .rms_norm = &RmsNormRow<T>,
-      .add = &AddRow<T>,
+      .rms_norm = &RmsNormRow<T, T>,
+      .add = &AddRow<T, T>,
+      .wide_rms_norm = &RmsNormRow<float, T>,
+      .wide_add = &AddRow<float, T>,
       .silu_mul = &SiluMulRow<T>,
+      .gelu_mul = &GeluMulRow<T>,
       .relu2 = &Relu2Row<T>,
       .xielu = &XieluRow<T>,
       .rope_angles = &RopeAngles<T>,

@@ -17,6 +17,24 @@ struct SiluMul {
   };
 };
 
+// out = gelu(gate) * up, gelu(x) = x / 2 * (1 + erf(x / sqrt(2))).
+struct GeluMul {
+  static constexpr std::string_view kName = "gelu_mul";
+  struct Args {
+    ConstView gate_up;  // [tokens, 2 * ffn]: gate columns, then up columns
+    View out;           // [tokens, ffn]
+  };
+};
+
+// x = sigmoid(gate) * x, a gate for each head.
+struct GateHeads {
+  static constexpr std::string_view kName = "gate_heads";
+  struct Args {
+    View x;          // [tokens, heads, head_dim], in place
+    ConstView gate;  // [tokens, heads]
+  };
+};
+
 // out = max(x, 0)^2.
 struct Relu2 {
   static constexpr std::string_view kName = "relu2";

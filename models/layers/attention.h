@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "models/layers/linear.h"
 #include "models/layers/weights.h"
@@ -20,6 +21,9 @@ struct AttentionShape {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+
+  [[nodiscard]] int64_t QueryColumns() const { return heads * head_dim; }
+  [[nodiscard]] int64_t KeyColumns() const { return kv_heads * head_dim; }
 };
 
 // An RMSNorm over each head's dimensions, one weight [head_dim] for all heads.
@@ -32,52 +36,43 @@ struct PerHeadQueryKeyNorm {
   float eps;
 };
 
-// Grouped-query attention with rotary positions over the whole head, or with
-// none, and paged keys and values, of which the layer's state says how far back
-// rows see. The output projection leaves its sum over ranks to whoever
-// reads the stream next.
-class GroupedQueryAttention {
+// What lies between the projections of an attention: rotary positions over the
+// first dimensions of each head, or none, and softmax over paged keys and
+// values, of which the layer's state says how far back rows see.
+class PagedHeads {
  public:
-  GroupedQueryAttention(const WeightScope& w, const AttentionShape& shape,
-                        const std::optional<RopeFrequencies>& rope,
-                        std::optional<PerHeadQueryKeyNorm> norm = std::nullopt)
+  PagedHeads(const WeightScope& w, const AttentionShape& shape,
+             const std::optional<RopeFrequencies>& rope,
+             std::optional<PerHeadQueryKeyNorm> norm = std::nullopt)
       : shape_(shape),
-        qkv_(w,
-             {{"q_proj", shape.heads * shape.head_dim},
-              {"k_proj", shape.kv_heads * shape.head_dim},
-              {"v_proj", shape.kv_heads * shape.head_dim}},
-             shape.hidden),
         norm_(std::move(norm)),
-        out_(w, {{"o_proj", shape.hidden}}, shape.heads * shape.head_dim),
         inv_freq_(rope.has_value() ? w.Constant(rope->inv_freq) : Tensor()),
         amplitude_(rope.has_value() ? rope->amplitude : 1),
         rotate_and_store_(w.Kernel<RotateAndStore>()),
         attention_(w.Kernel<PagedAttention>()) {}
 
-  Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
-    const int64_t q_columns = shape_.heads * shape_.head_dim;
-    const int64_t kv_columns = shape_.kv_heads * shape_.head_dim;
-    const Scratch qkv = qkv_(x.view(), step);  // [rows, q | k | v]
-    const View all = qkv.view();
-    const View q = all.Columns(0, q_columns).Heads(shape_.heads);
-    const View k =
-        all.Columns(q_columns, q_columns + kv_columns).Heads(shape_.kv_heads);
-    const View v =
-        all.Columns(q_columns + kv_columns, qkv_.out()).Heads(shape_.kv_heads);
-    RotateAndStore::Args entry = {.q = q,
-                                  .k = k,
-                                  .v = v,
-                                  .inv_freq = inv_freq_.view(),
-                                  .amplitude = amplitude_,
-                                  .pages = step.kv(),
-                                  .batch = &step.batch()};
+  // qkv: [rows, q | k | v | ...], of which q and k are changed in place; the
+  // result: [rows, heads * head_dim].
+  [[nodiscard]] Scratch operator()(View qkv, Step& step) const {
+    const int64_t k_begin = shape_.QueryColumns();
+    const int64_t v_begin = k_begin + shape_.KeyColumns();
+    const View q = qkv.Columns(0, k_begin).Heads(shape_.heads);
+    RotateAndStore::Args entry = {
+        .q = q,
+        .k = qkv.Columns(k_begin, v_begin).Heads(shape_.kv_heads),
+        .v = qkv.Columns(v_begin, v_begin + shape_.KeyColumns())
+                 .Heads(shape_.kv_heads),
+        .inv_freq = inv_freq_.view(),
+        .amplitude = amplitude_,
+        .pages = step.kv(),
+        .batch = &step.batch()};
     if (norm_.has_value()) {
       entry.q_norm = norm_->q.view();
       entry.k_norm = norm_->k.view();
       entry.eps = norm_->eps;
     }
     step.Run<RotateAndStore>(rotate_and_store_, entry);
-    const Scratch heads = step.NewScratch(x.view().dim(0), q_columns);
+    Scratch heads = step.NewScratch(qkv.dim(0), k_begin);
     step.Run<PagedAttention>(
         attention_,
         {.q = q,
@@ -85,18 +80,76 @@ class GroupedQueryAttention {
          .batch = &step.batch(),
          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)),
          .out = heads.view().Heads(shape_.heads)});
+    return heads;
+  }
+
+ private:
+  AttentionShape shape_;
+  std::optional<PerHeadQueryKeyNorm> norm_;
+  Tensor inv_freq_;  // [rotated dimensions / 2] f32, or empty
+  float amplitude_;
+  KernelFn<RotateAndStore> rotate_and_store_;
+  KernelFn<PagedAttention> attention_;
+};
+
+// Grouped-query attention. The output projection leaves its sum over ranks to
+// whoever reads the stream next.
+class GroupedQueryAttention {
+ public:
+  GroupedQueryAttention(const WeightScope& w, const AttentionShape& shape,
+                        const std::optional<RopeFrequencies>& rope,
+                        std::optional<PerHeadQueryKeyNorm> norm = std::nullopt)
+      : qkv_(w,
+             {{"q_proj", shape.QueryColumns()},
+              {"k_proj", shape.KeyColumns()},
+              {"v_proj", shape.KeyColumns()}},
+             shape.hidden),
+        heads_(w, shape, rope, std::move(norm)),
+        out_(w, {{"o_proj", shape.hidden}}, shape.QueryColumns()) {}
+
+  Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
+    const Scratch qkv = qkv_(x.view(), step);
+    const Scratch heads = heads_(qkv.view(), step);
+    return {out_(heads.view(), step), step};
+  }
+
+ private:
+  Linear qkv_;
+  PagedHeads heads_;
+  Linear out_;
+};
+
+// Grouped-query attention whose heads are scaled, before the output projection,
+// by sigmoids of a projection of their own of the same input. Files have
+// queries, keys and values under each other in one tensor.
+class HeadGatedAttention {
+ public:
+  HeadGatedAttention(const WeightScope& w, const AttentionShape& shape,
+                     const RopeFrequencies& rope)
+      : shape_(shape),
+        qkvg_(w,
+              {{"q_k_v_proj", shape.QueryColumns() + 2 * shape.KeyColumns()},
+               {"g_proj", shape.heads}},
+              shape.hidden),
+        heads_(w, shape, rope),
+        gate_(w.Kernel<GateHeads>()),
+        out_(w, {{"out_proj", shape.hidden}}, shape.QueryColumns()) {}
+
+  Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
+    const Scratch qkvg = qkvg_(x.view(), step);  // [rows, q | k | v | gates]
+    const Scratch heads = heads_(qkvg.view(), step);
+    step.Run<GateHeads>(gate_, {.x = heads.view().Heads(shape_.heads),
+                                .gate = qkvg.view().Columns(
+                                    qkvg_.out() - shape_.heads, qkvg_.out())});
     return {out_(heads.view(), step), step};
   }
 
  private:
   AttentionShape shape_;
-  Linear qkv_;
-  std::optional<PerHeadQueryKeyNorm> norm_;
+  Linear qkvg_;
+  PagedHeads heads_;
+  KernelFn<GateHeads> gate_;
   Linear out_;
-  Tensor inv_freq_;  // [head_dim / 2] f32, or empty
-  float amplitude_;
-  KernelFn<RotateAndStore> rotate_and_store_;
-  KernelFn<PagedAttention> attention_;
 };
 
 }  // namespace baton

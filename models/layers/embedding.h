@@ -25,7 +25,7 @@ class TokenEmbedding {
   // ids: [rows], checked; below zero, of `drawn` (ops/embedding.h).
   Hidden operator()(std::span<const int32_t> ids,
                     std::span<const int32_t> drawn, Step& step) const {
-    Tensor rows = step.NewTensor(step.dtype(),
+    Tensor rows = step.NewTensor(step.stream_dtype(),
                                  {static_cast<int64_t>(ids.size()), hidden_});
     step.Run<Embedding>(embedding_, {.ids = ids,
                                      .table = table_.view(),

@@ -12,14 +12,15 @@
 
 namespace baton {
 
-// down(silu(gate(x)) * up(x)).
-class GatedSiluMlp {
+// down(act(gate(x)) * up(x)), where ActMul is the op of act(gate) * up.
+template <typename ActMul>
+class GatedMlp {
  public:
-  GatedSiluMlp(const WeightScope& w, int64_t hidden, int64_t ffn)
+  GatedMlp(const WeightScope& w, int64_t hidden, int64_t ffn)
       : ffn_(ffn),
         gate_up_(w, {{"gate_proj", ffn}, {"up_proj", ffn}}, hidden),
         down_(w, {{"down_proj", hidden}}, ffn),
-        silu_mul_(w.Kernel<SiluMul>()) {}
+        act_mul_(w.Kernel<ActMul>()) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
     return {Of(x.view(), step), step};
@@ -28,8 +29,8 @@ class GatedSiluMlp {
   [[nodiscard]] Scratch Of(ConstView x, Step& step) const {
     const Scratch gate_up = gate_up_(x, step);  // [rows, gate | up]
     const Scratch inner = step.NewScratch(x.dim(0), ffn_);
-    step.Run<SiluMul>(silu_mul_,
-                      {.gate_up = gate_up.view(), .out = inner.view()});
+    step.Run<ActMul>(act_mul_,
+                     {.gate_up = gate_up.view(), .out = inner.view()});
     return down_(inner.view(), step);
   }
 
@@ -37,8 +38,10 @@ class GatedSiluMlp {
   int64_t ffn_;
   Linear gate_up_;
   Linear down_;
-  KernelFn<SiluMul> silu_mul_;
+  KernelFn<ActMul> act_mul_;
 };
+using GatedSiluMlp = GatedMlp<SiluMul>;
+using GatedGeluMlp = GatedMlp<GeluMul>;
 
 // max(x, 0)^2.
 class Relu2Activation {

@@ -164,6 +164,10 @@ StatusOr<RopeConfig> ModelConfig::Rope() const {
   return ReadRope(json_->root, json_->where);
 }
 
+StatusOr<RopeConfig> ModelConfig::RopeOf(const std::string& layer_type) const {
+  return ReadRopeOf(json_->root, layer_type, json_->where);
+}
+
 Status ModelConfig::RequireOff(const std::string& key) const {
   const json* value = FindValue(json_->root, key);
   if (value == nullptr || IsOff(*value)) return OkStatus();

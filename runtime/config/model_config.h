@@ -20,6 +20,7 @@ struct RopeConfig {
   double theta = 0;
   double factor = 1;
   double original_max_positions = 0;
+  double part = 1;  // of each head that is rotated: its first dimensions
   // llama3
   double low_freq_factor = 1;
   double high_freq_factor = 4;
@@ -76,6 +77,9 @@ class ModelConfig {
   // The object under `key`, as a config of the same architecture.
   [[nodiscard]] StatusOr<ModelConfig> Object(const std::string& key) const;
   [[nodiscard]] StatusOr<RopeConfig> Rope() const;
+  // Of one type of layer, in rope_parameters; may rotate a part of each head.
+  [[nodiscard]] StatusOr<RopeConfig> RopeOf(
+      const std::string& layer_type) const;
 
   // Refuses maths this decoder does not do. InvalidArgument, names the key.
   // The key must be absent, null, false, 0, "", or an empty list or map.

@@ -156,8 +156,8 @@ Status ReadFrequencyType(const Section& root, RopeConfig& rope) {
   return OkStatus();
 }
 
-// Rotating only a part of each head is not something RopeConfig can say, so a
-// file that asks for it is refused rather than misread.
+// Layers that share one rotation rotate whole heads; a file that asks for
+// anything else is refused.
 Status RefusePartial(const Section& section) {
   if (!section.Has("partial_rotary_factor")) return OkStatus();
   BATON_ASSIGN_OR_RETURN(const double part,
@@ -165,6 +165,25 @@ Status RefusePartial(const Section& section) {
   if (part == 1) return OkStatus();
   return InvalidArgument("{}: partial_rotary_factor is {}, expected 1",
                          section.where, part);
+}
+
+StatusOr<RopeConfig> ReadSection(const Section& top, const Section& section) {
+  RopeConfig rope;
+  BATON_ASSIGN_OR_RETURN(rope.theta, ReadTheta(top, section));
+  BATON_RETURN_IF_ERROR(ReadFrequencyType(top, rope));
+  BATON_ASSIGN_OR_RETURN(const std::string type, ReadType(section));
+  if (type == "default") return rope;
+  if (type == "llama3") {
+    BATON_RETURN_IF_ERROR(ReadLlama3(section, rope));
+    return rope;
+  }
+  if (type == "yarn") {
+    BATON_RETURN_IF_ERROR(ReadYarn(top, section, rope));
+    return rope;
+  }
+  return InvalidArgument(
+      "{}: rope_type is \"{}\", expected default, llama3 or yarn",
+      section.where, type);
 }
 
 }  // namespace
@@ -192,23 +211,34 @@ StatusOr<RopeConfig> ReadRope(const json& root, const std::string& where) {
   }
   BATON_RETURN_IF_ERROR(RefusePartial(top));
   BATON_RETURN_IF_ERROR(RefusePartial(section));
+  return ReadSection(top, section);
+}
 
-  RopeConfig rope;
-  BATON_ASSIGN_OR_RETURN(rope.theta, ReadTheta(top, section));
-  BATON_RETURN_IF_ERROR(ReadFrequencyType(top, rope));
-  BATON_ASSIGN_OR_RETURN(const std::string type, ReadType(section));
-  if (type == "default") return rope;
-  if (type == "llama3") {
-    BATON_RETURN_IF_ERROR(ReadLlama3(section, rope));
-    return rope;
+StatusOr<RopeConfig> ReadRopeOf(const json& root, const std::string& layer_type,
+                                const std::string& where) {
+  const json* parameters = FindValue(root, "rope_parameters");
+  const json* found = parameters != nullptr && parameters->is_object()
+                          ? FindValue(*parameters, layer_type)
+                          : nullptr;
+  if (found == nullptr || !found->is_object()) {
+    return InvalidArgument("{}: rope_parameters has no object {}", where,
+                           layer_type);
   }
-  if (type == "yarn") {
-    BATON_RETURN_IF_ERROR(ReadYarn(top, section, rope));
-    return rope;
+  const Section top{root, where};
+  const Section section{
+      *found, fmt::format("{}: rope_parameters.{}", where, layer_type)};
+  if (FindValue(root, "rope_scaling") != nullptr) {
+    return InvalidArgument("{}: both rope_scaling and rope_parameters", where);
   }
-  return InvalidArgument(
-      "{}: rope_type is \"{}\", expected default, llama3 or yarn",
-      section.where, type);
+  BATON_RETURN_IF_ERROR(RefusePartial(top));
+  BATON_ASSIGN_OR_RETURN(RopeConfig rope, ReadSection(top, section));
+  BATON_ASSIGN_OR_RETURN(rope.part,
+                         section.PositiveOr("partial_rotary_factor", 1));
+  if (rope.part > 1) {
+    return InvalidArgument("{}: partial_rotary_factor is {}, expected up to 1",
+                           section.where, rope.part);
+  }
+  return rope;
 }
 
 }  // namespace baton

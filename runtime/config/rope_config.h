@@ -14,4 +14,9 @@ namespace baton {
 [[nodiscard]] StatusOr<RopeConfig> ReadRope(const nlohmann::json& root,
                                             const std::string& where);
 
+// That of layers of one type: rope_parameters.<layer_type>.
+[[nodiscard]] StatusOr<RopeConfig> ReadRopeOf(const nlohmann::json& root,
+                                              const std::string& layer_type,
+                                              const std::string& where);
+
 }  // namespace baton

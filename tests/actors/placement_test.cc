@@ -273,7 +273,9 @@ TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {
                {"exaone-4.0-32b", 32'003'216'384, 65'536},
                {"kimi-linear-48b-a3b", 49'122'681'728, 8'064},
                {"mixtral-8x7b", 46'702'792'704, 131'072},
-               {"nanbeige4.2-3b", 4'169'800'704, 180'224}};
+               {"nanbeige4.2-3b", 4'169'800'704, 180'224},
+               {"spark-x2.5-1.7b", 1'707'657'216, 14'336},
+               {"spark-x2.5-4b", 4'112'079'360, 36'864}};
   for (const auto& [folder, parameters, kv] : cases) {
     StatusOr<OpenedModel> model =
         OpenModel(std::string(BATON_SOURCE_DIR "/tests/configs/") + folder,
@@ -337,9 +339,9 @@ void ExpectPredicted(const std::string& device_name,
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
-  ExpectPredicted("cpu",
-                  {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
-                   "kimi-linear", "kimi-linear-5x", "mixtral", "nanbeige"});
+  ExpectPredicted("cpu", {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
+                          "kimi-linear", "kimi-linear-5x", "mixtral",
+                          "nanbeige", "spark2_5"});
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {

@@ -17,12 +17,13 @@ using testing::Submit;
 
 constexpr int kSeeds = 6;
 constexpr int kRequests = 3;
-// Of a window of 11 behind two chunks of 4.
+// Of a window of 11 or 13 behind two chunks of 4.
 constexpr int64_t kPagesEach = 3;
 
-ManualPipelineOptions Hybrid() {
+// The second has a stream of another type than its weights.
+ManualPipelineOptions Hybrid(int seed) {
   ManualPipelineOptions options;
-  options.checkpoint = "exaone4-hybrid";
+  options.checkpoint = seed % 2 == 0 ? "exaone4-hybrid" : "spark2_5";
   return options;
 }
 
@@ -32,8 +33,8 @@ SubmitRequest RequestOf(int i, Outcome* outcome) {
   return Submit(std::to_string(i), prompt, 150 + 10 * i, outcome);
 }
 
-Outcome RunAlone(int i) {
-  ManualPipelineOptions options = Hybrid();
+Outcome RunAlone(int seed, int i) {
+  ManualPipelineOptions options = Hybrid(seed);
   options.stages = 1;
   options.prefill_chunk = 0;
   ManualPipeline p(options);
@@ -47,7 +48,7 @@ Outcome RunAlone(int i) {
 class WindowTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(WindowTest, PagesOfAFewPositionsServeLongGenerations) {
-  ManualPipelineOptions options = Hybrid();
+  ManualPipelineOptions options = Hybrid(GetParam());
   options.stages = 2 + GetParam() % 3;
   options.seed = static_cast<uint64_t>(GetParam());
   ManualPipeline p(options);
@@ -69,7 +70,7 @@ TEST_P(WindowTest, PagesOfAFewPositionsServeLongGenerations) {
   EXPECT_GT(most, kRequests);
   EXPECT_LE(most, kRequests * kPagesEach);
   for (int i = 0; i < kRequests; ++i) {
-    const Outcome alone = RunAlone(i);
+    const Outcome alone = RunAlone(GetParam(), i);
     const Outcome& beside = together[static_cast<size_t>(i)];
     EXPECT_TRUE(beside.status.ok()) << beside.status;
     EXPECT_EQ(beside.tokens.size(), 150u + 10 * i);
@@ -81,7 +82,7 @@ TEST_P(WindowTest, PagesOfAFewPositionsServeLongGenerations) {
 }
 
 TEST_P(WindowTest, AnAbortedRequestLeavesNoPages) {
-  ManualPipelineOptions options = Hybrid();
+  ManualPipelineOptions options = Hybrid(GetParam());
   options.seed = static_cast<uint64_t>(GetParam());
   ManualPipeline p(options);
   p.Settle();
@@ -92,7 +93,7 @@ TEST_P(WindowTest, AnAbortedRequestLeavesNoPages) {
   p.controller().Tell(AbortRequest{"0"});
   p.Settle();
   EXPECT_TRUE(aborted.ended);
-  EXPECT_TRUE(other.tokens == RunAlone(1).tokens);
+  EXPECT_TRUE(other.tokens == RunAlone(GetParam(), 1).tokens);
   EXPECT_EQ(p.Snapshot().pages_used, 0);
   EXPECT_EQ(p.Snapshot().window_pages_used, 0);
 }

@@ -5,10 +5,10 @@
     python3 make.py [NAME ...]        needs torch, transformers 5.17, tokenizers
 
 Apertus, Arcee, EXAONE, Kimi-Linear and Mixtral are computed by transformers;
-Nanbeige, which it does not have, by the forward in nanbeige.py, checked against the published golden
-values of a trained checkpoint of that family (largest difference of a
-log-probability 5e-5, same greedy tokens). Everything is fp32 arithmetic over
-bf16 weights.
+Nanbeige and Spark, which it does not have, by the forwards in nanbeige.py and
+spark.py, checked against the published golden values of a trained checkpoint of
+each family (largest difference of a log-probability 5e-5, same greedy tokens).
+Everything is fp32 arithmetic over bf16 weights.
 """
 import json
 import pathlib
@@ -24,6 +24,7 @@ import exaone4
 import kimi_linear
 import mixtral
 import nanbeige
+import spark
 
 HERE = pathlib.Path(__file__).resolve().parent
 SPECIALS = ["<|begin|>", "<|end|>", "<|pad|>"]
@@ -143,7 +144,7 @@ SPECS = {
         },
     },
 }
-for family in (mixtral, nanbeige, exaone4, kimi_linear):
+for family in (mixtral, nanbeige, exaone4, kimi_linear, spark):
     SPECS |= family.specs(COMMON_4X, COMMON_5X)
 for spec in SPECS.values():
     for key, value in {
@@ -191,6 +192,7 @@ def weights(name, spec):
         "exaone4": ("post_attention_layernorm", "post_feedforward_layernorm"),
         "mixtral": ("input_layernorm", "post_attention_layernorm"),
         "nanbeige": ("input_layernorm", "post_attention_layernorm"),
+        "spark2_5": ("input_layernorm", "post_attention_layernorm"),
     }[family]
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
@@ -216,13 +218,17 @@ def weights(name, spec):
         if family == "mixtral":
             mixtral.experts(c, p, linear)
             continue
-        if family in ("nanbeige", "exaone4"):
+        if family == "spark2_5":
+            linear(p + "self_attn.g_proj.weight", c["num_attention_heads"], d, 2)
+        if family in ("nanbeige", "exaone4", "spark2_5"):
             linear(p + "mlp.gate_proj.weight", f, d, 1.2)
         linear(p + "mlp.up_proj.weight", f, d)
         linear(p + "mlp.down_proj.weight", d, f, 0.8)
     norm("model.norm.weight", d)
     if not tied:
         linear("lm_head.weight", v, d, 2.0)
+    if family == "spark2_5":
+        return spark.renamed(out)
     return mixtral.stacked(c, out) if spec.get("stacked") else out
 
 
@@ -280,8 +286,9 @@ def forward_of(path, spec):
     for file in sorted(path.glob("*.safetensors")):
         tensors |= {k: v.float() for k, v in load_file(file).items()}
     config = spec["config"]
-    if config["model_type"] == "nanbeige":
-        return lambda ids: nanbeige.forward(config, tensors, ids)
+    for model_type, family in (("nanbeige", nanbeige), ("spark2_5", spark)):
+        if config["model_type"] == model_type:
+            return lambda ids: family.forward(config, tensors, ids)
     for family in (mixtral, exaone4):
         if config["model_type"] == family.COMMON["model_type"]:
             return logits_of(family.model(path))

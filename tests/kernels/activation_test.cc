@@ -56,6 +56,82 @@ TEST_P(SiluMulTest, RefusesAnInputThatIsNotTwiceAsWide) {
             StatusCode::kInvalidArgument);
 }
 
+class GeluMulTest : public IsaTest {};
+BATON_FOR_EACH_ISA(GeluMulTest);
+
+// The exact one, by erf: the tanh form differs in the fourth digit.
+TEST_P(GeluMulTest, GivesTheHandComputedRow) {
+  const Tensor x = Filled(DType::kF32, {1, 14},
+                          {-3, -1, 1, 3, 0, -20, 20, 1, 1, 1, 1, 1, 1, 2});
+  const Tensor out = Poisoned(DType::kF32, {1, 7});
+  ASSERT_TRUE(machine().Run<GeluMul>(DType::kF32, {x.view(), out.view()}).ok());
+  const Tensor want = Filled(
+      DType::kF32, {1, 7},
+      {-0.00404969409f, -0.158655254f, 0.841344746f, 2.99595031f, 0, 0, 40});
+  ExpectNear(out.view(), want.view(), 1e-6f, 1e-30f);
+}
+
+TEST_P(GeluMulTest, RoundsOnceAfterTheProduct) {
+  // gelu(1) * 1.015625 = 0.85449, in bf16 0.85547; a bf16 gelu (0.83984)
+  // would give 0.85156.
+  const Tensor x = Filled(DType::kBF16, {1, 2}, {1, 1.015625f});
+  const Tensor out = Poisoned(DType::kBF16, {1, 1});
+  ASSERT_TRUE(
+      machine().Run<GeluMul>(DType::kBF16, {x.view(), out.view()}).ok());
+  EXPECT_EQ(At(out.view(), 0, 0), 0.85546875f);
+}
+
+TEST_P(GeluMulTest, AgreesWithTheReference) {
+  Machine reference(CpuIsa::kReference);
+  for (const DType dtype : kFloatTypes) {
+    for (const int64_t width : kWidths) {
+      const Tensor x = Random(dtype, {3, 2 * width}, 1, 4);
+      const Tensor out = Poisoned(dtype, {3, width});
+      const Tensor want = Poisoned(dtype, {3, width});
+      ASSERT_TRUE(machine().Run<GeluMul>(dtype, {x.view(), out.view()}).ok());
+      ASSERT_TRUE(reference.Run<GeluMul>(dtype, {x.view(), want.view()}).ok());
+      ExpectNear(out.view(), want.view(), 2 * Tolerance(dtype), 1e-6f);
+    }
+  }
+}
+
+TEST_P(GeluMulTest, RefusesAnInputThatIsNotTwiceAsWide) {
+  const Tensor x = Poisoned(DType::kF32, {2, 9});
+  const Tensor out = Poisoned(DType::kF32, {2, 4});
+  EXPECT_EQ(machine().Run<GeluMul>(DType::kF32, {x.view(), out.view()}).code(),
+            StatusCode::kInvalidArgument);
+}
+
+class GateHeadsTest : public IsaTest {};
+BATON_FOR_EACH_ISA(GateHeadsTest);
+
+TEST_P(GateHeadsTest, ScalesEachHeadByItsOwnSigmoid) {
+  for (const DType dtype : kFloatTypes) {
+    const Tensor x =
+        Filled(dtype, {2, 6}, {1, 2, 3, 4, 5, 6, 1, 1, 1, 1, 1, 1});
+    // Columns of a wider matrix, as a fused projection leaves them.
+    const Tensor wide = Filled(dtype, {2, 4}, {9, 0, -200, 1, 9, 200, 0, -1});
+    ASSERT_TRUE(machine()
+                    .Run<GateHeads>(
+                        dtype, {x.view().Heads(3), wide.view().Columns(1, 4)})
+                    .ok());
+    const float up = 0.7310585786f, down = 0.2689414214f;
+    const Tensor want =
+        Filled(DType::kF32, {2, 6},
+               {0.5f, 1, 0, 0, 5 * up, 6 * up, 1, 1, 0.5f, 0.5f, down, down});
+    ExpectNear(x.view(), want.view(), Tolerance(dtype), 1e-30f);
+  }
+}
+
+TEST_P(GateHeadsTest, RefusesAGateForOtherHeads) {
+  const Tensor x = Poisoned(DType::kF32, {2, 6});
+  const Tensor gate = Poisoned(DType::kF32, {2, 2});
+  EXPECT_EQ(machine()
+                .Run<GateHeads>(DType::kF32, {x.view().Heads(3), gate.view()})
+                .code(),
+            StatusCode::kInvalidArgument);
+}
+
 class Relu2Test : public IsaTest {};
 BATON_FOR_EACH_ISA(Relu2Test);
 

@@ -24,6 +24,19 @@ TEST_P(EmbeddingTest, CopiesTheRowsOfItsIds) {
   }
 }
 
+TEST_P(EmbeddingTest, WidensRowsForAWideStream) {
+  const Tensor table = Random(DType::kBF16, {9, 13}, 1);
+  const std::vector<int32_t> ids = {8, 0};
+  const Tensor out = Poisoned(DType::kF32, {2, 13});
+  ASSERT_TRUE(machine()
+                  .Run<Embedding>(DType::kBF16, {ids, table.view(), out.view()})
+                  .ok());
+  for (int64_t i = 0; i < 13; ++i) {
+    EXPECT_EQ(At(out.view(), 0, i), At(table.view(), 8, i));
+    EXPECT_EQ(At(out.view(), 1, i), At(table.view(), 0, i));
+  }
+}
+
 TEST_P(EmbeddingTest, TakesZeroRows) {
   const Tensor table = Random(DType::kF32, {9, 13}, 1);
   const Tensor out = Poisoned(DType::kF32, {0, 13});

@@ -159,6 +159,74 @@ TEST_P(AddRmsNormTest, RefusesShapesThatDoNotFit) {
       StatusCode::kInvalidArgument);
 }
 
+// A stream of f32 where weights and updates are bf16: the sum is not rounded,
+// and the norm reads what was not rounded.
+class WideStreamTest : public IsaTest {};
+BATON_FOR_EACH_ISA(WideStreamTest);
+
+TEST_P(WideStreamTest, KeepsTheSumAndRoundsTheNormOnce) {
+  for (const int64_t width : kWidths) {
+    const Tensor stream = Random(DType::kF32, {3, width}, 1);
+    const Tensor update = Random(DType::kBF16, {3, width}, 2);
+    const Tensor weight = Random(DType::kBF16, {width}, 3);
+    const Tensor sum = Poisoned(DType::kF32, {3, width});
+    const Tensor wide_weight = Poisoned(DType::kF32, {1, width});
+    for (int64_t i = 0; i < width; ++i) {
+      Put(wide_weight.view(), 0, i, At(weight.view(), 0, i));
+      for (int64_t row = 0; row < 3; ++row) {
+        Put(sum.view(), row, i,
+            At(stream.view(), row, i) + At(update.view(), row, i));
+      }
+    }
+    const Tensor want = Poisoned(DType::kF32, {3, width});
+    const ConstView flat(wide_weight.view().data(), DType::kF32, {width});
+    ASSERT_TRUE(
+        machine()
+            .Run<RmsNorm>(DType::kF32, {sum.view(), flat, want.view(), 1e-5f})
+            .ok());
+    const Tensor apart = Copy(stream);
+    const Tensor out = Poisoned(DType::kBF16, {3, width});
+    ASSERT_TRUE(
+        machine()
+            .Run<AddRmsNorm>(DType::kBF16, {stream.view(), update.view(),
+                                            weight.view(), out.view(), 1e-5f})
+            .ok());
+    EXPECT_TRUE(SameBits(stream.view(), sum.view()));
+    for (int64_t row = 0; row < 3; ++row) {
+      for (int64_t i = 0; i < width; ++i) {
+        const auto rounded = static_cast<float>(bf16(At(want.view(), row, i)));
+        ASSERT_EQ(At(out.view(), row, i), rounded) << "width " << width;
+      }
+    }
+    const Tensor again = Poisoned(DType::kBF16, {3, width});
+    ASSERT_TRUE(
+        machine().Run<Add>(DType::kBF16, {apart.view(), update.view()}).ok());
+    ASSERT_TRUE(machine()
+                    .Run<RmsNorm>(DType::kBF16, {apart.view(), weight.view(),
+                                                 again.view(), 1e-5f})
+                    .ok());
+    EXPECT_TRUE(SameBits(apart.view(), sum.view()));
+    EXPECT_TRUE(SameBits(again.view(), out.view()));
+  }
+}
+
+TEST_P(WideStreamTest, IsTheOnlyThingThatMayBeWide) {
+  const Tensor wide = Random(DType::kF32, {2, 8}, 1);
+  const Tensor narrow = Random(DType::kBF16, {2, 8}, 2);
+  const Tensor weight = Random(DType::kBF16, {8}, 3);
+  EXPECT_EQ(machine()
+                .Run<RmsNorm>(DType::kBF16,
+                              {wide.view(), weight.view(), wide.view(), 1e-5f})
+                .code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      machine().Run<Add>(DType::kBF16, {narrow.view(), wide.view()}).code(),
+      StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      machine().Run<Add>(DType::kF32, {narrow.view(), wide.view()}).code(),
+      StatusCode::kInvalidArgument);
+}
+
 class AddTest : public IsaTest {};
 BATON_FOR_EACH_ISA(AddTest);
 

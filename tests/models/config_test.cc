@@ -98,6 +98,25 @@ constexpr Refusal kRefusals[] = {
     {"nanbeige", "insert_ngram_layer_idx", "[0]"},
     {"nanbeige", "pretraining_tp", "2"},
     {"nanbeige", "num_loops", "0"},
+    {"spark2_5", "hidden_act", "\"gelu_new\""},
+    {"spark2_5", "attention_bias", "true"},
+    {"spark2_5", "mlp_bias", "true"},
+    {"spark2_5", "gate_attn_act_mode", "\"silu\""},
+    {"spark2_5", "headwise_attn_output_gate", "false"},
+    {"spark2_5", "gsq_int4", "true"},
+    {"spark2_5", "hadamard_spin", "true"},
+    {"spark2_5", "dv_ssq", "true"},
+    {"spark2_5", "selective_attention_preservation", "true"},
+    {"spark2_5", "key_value_binding_sharpening", "true"},
+    {"spark2_5", "kv_focus_factor", "1.5"},
+    {"spark2_5", "layer_types", "null"},
+    {"spark2_5", "layer_types", "[\"chunked_attention\"]"},
+    {"spark2_5", "sliding_window", "null"},
+    {"spark2_5", "rope_theta", "10000"},
+    {"spark2_5", "rope_scaling", "{\"rope_type\": \"default\"}"},
+    {"spark2_5", "rope_parameters", "{\"rope_theta\": 10000}"},
+    {"spark2_5", "quantization_config", "{\"quant_method\": \"fp8\"}"},
+    {"spark2_5", "model_type", "\"spark\""},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, RefusalTest, ::testing::ValuesIn(kRefusals),
@@ -190,6 +209,24 @@ TEST(Exaone4ConfigTest, TakesWindowsFromAPatternOfAnyKind) {
   EXPECT_EQ(WindowsOf(config), std::vector<int64_t>(5, 0));
 }
 
+TEST(SparkConfigTest, HasAWideStreamAndAWindowByLayerType) {
+  const json config = ConfigOf("spark2_5");
+  EXPECT_EQ(WindowsOf(config), (std::vector<int64_t>{13, 0, 13, 13, 0}));
+  EXPECT_EQ(Describe(config)->stream_dtype, DType::kF32);
+  EXPECT_EQ(Describe(config)->states[0].dtype, DType::kBF16);
+  EXPECT_EQ(Describe(ConfigOf("arcee"))->stream_dtype, DType::kBF16);
+}
+
+TEST(SparkConfigTest, RefusesPartsOfHeadsThatAreNoPairs) {
+  for (const double part : {0.01, 0.9, 1.5, -1.0}) {
+    json config = ConfigOf("spark2_5");
+    config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = part;
+    EXPECT_THAT(Message(Describe(config).status()),
+                HasSubstr("partial_rotary_factor"))
+        << part;
+  }
+}
+
 TEST(ConfigTest, DescribesSizesAndKvShape) {
   const DecoderInfo info = *Describe(ConfigOf("arcee"));
   EXPECT_EQ(info.architecture, "ArceeForCausalLM");
@@ -205,7 +242,7 @@ TEST(RegistryTest, NamesWhatThereIs) {
   const Status status = FindDecoder("LlamaForCausalLM").status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(Message(status), HasSubstr("ApertusForCausalLM, Arcee"));
-  EXPECT_EQ(AllDecoders().size(), 6);
+  EXPECT_EQ(AllDecoders().size(), 7);
 }
 
 std::map<std::string, TensorDecl> TensorsOf(const std::string& checkpoint) {
@@ -256,6 +293,16 @@ TEST(TensorsTest, TwoMatrixDecodersHaveNoGate) {
       EXPECT_THAT(name, Not(HasSubstr("gate")));
     }
   }
+}
+
+TEST(TensorsTest, SparkFusesQueriesKeysAndValues) {
+  const auto tensors = TensorsOf("spark2_5");
+  EXPECT_EQ(tensors.size(), 5 * 8 + 2);
+  EXPECT_EQ(tensors.at("model.layers.0.self_attn.q_k_v_proj.weight").shape,
+            (Shape{(6 + 2 + 2) * 24, 64}));
+  EXPECT_EQ(tensors.at("model.layers.0.self_attn.g_proj.weight").shape,
+            (Shape{6, 64}));
+  EXPECT_TRUE(tensors.count("model.embedding.weight"));
 }
 
 // The norms are those of sublayers' outputs; there is none before a sublayer.

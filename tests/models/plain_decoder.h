@@ -46,10 +46,16 @@ enum class Trap {
   kNoRopeOnFullLayers,
   kNoWindow,
   kWindowWithoutItself,
+  kRotatesWholeHeads,
+  kExponentsOfWholeHeads,
+  kOneTheta,
+  kTanhGelu,
+  kNoHeadGate,
+  kGateOfTheStream,
 };
 
 struct PlainDecoder {
-  enum class Ffn { kXielu, kRelu2, kGatedSilu, kExperts };
+  enum class Ffn { kXielu, kRelu2, kGatedSilu, kGatedGelu, kExperts };
 
   DecoderInfo info;
   int64_t heads = 0;
@@ -59,6 +65,8 @@ struct PlainDecoder {
   bool qk_norm = false;
   bool loop_norm = false;
   bool post_norm = false;
+  bool head_gate = false;  // and q, k, v in one tensor
+  std::string embedding = "model.embed_tokens.weight";
   std::vector<Vec> inv_freq;  // per layer; empty: it does not rotate
   double amplitude = 1;
   Trap trap = Trap::kNone;
@@ -85,7 +93,7 @@ struct PlainDecoder {
     caches_.clear();
     std::vector<Vec> all;
     for (size_t p = 0; p < ids.size(); ++p) {
-      const Vec& table = weights.at("model.embed_tokens.weight");
+      const Vec& table = weights.at(embedding);
       const auto row = table.begin() + ids[p] * info.hidden;
       Vec h(row, row + info.hidden);
       for (const auto& [loop, layer] : Order()) {
@@ -101,8 +109,7 @@ struct PlainDecoder {
         h = Normed(h, "model.norm.weight");
       }
       const bool tied = weights.count("lm_head.weight") == 0;
-      all.push_back(
-          Times(tied ? "model.embed_tokens.weight" : "lm_head.weight", h));
+      all.push_back(Times(tied ? embedding : "lm_head.weight", h));
     }
     return all;
   }
@@ -175,8 +182,7 @@ struct PlainDecoder {
 
   Vec Attention(const Vec& x, int layer, int slot, double p) {
     const std::string at = fmt::format("model.layers.{}.self_attn.", layer);
-    Vec q = Times(at + "q_proj.weight", x);
-    Vec k = Times(at + "k_proj.weight", x);
+    auto [q, k, v] = Projected(x, at);
     const bool late = trap == Trap::kQkNormAfterRope;
     const bool none = trap == Trap::kNoAmplitude;
     const double q_scale = none ? 1 : amplitude;
@@ -196,8 +202,30 @@ struct PlainDecoder {
     cache.k.resize(static_cast<size_t>(p) + 1);
     cache.v.resize(static_cast<size_t>(p) + 1);
     cache.k.back() = k;
-    cache.v.back() = Times(at + "v_proj.weight", x);
-    return Times(at + "o_proj.weight", Attend(q, cache, FirstKey(layer, p)));
+    cache.v.back() = v;
+    Vec out = Attend(q, cache, FirstKey(layer, p));
+    if (!head_gate) return Times(at + "o_proj.weight", out);
+    const bool raw = trap == Trap::kGateOfTheStream;
+    const Vec gate = Times(at + "g_proj.weight", raw ? stream_ : x);
+    const size_t dim = out.size() / gate.size();
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (trap != Trap::kNoHeadGate) out[i] /= 1 + std::exp(-gate[i / dim]);
+    }
+    return Times(at + "out_proj.weight", out);
+  }
+
+  struct Qkv {
+    Vec q, k, v;
+  };
+  Qkv Projected(const Vec& x, const std::string& at) const {
+    if (!head_gate) {
+      return {Times(at + "q_proj.weight", x), Times(at + "k_proj.weight", x),
+              Times(at + "v_proj.weight", x)};
+    }
+    const Vec all = Times(at + "q_k_v_proj.weight", x);
+    const auto k = all.begin() + heads * info.states[0].head_dim;
+    const auto v = k + (all.end() - k) / 2;
+    return {Vec(all.begin(), k), Vec(k, v), Vec(v, all.end())};
   }
 
   size_t FirstKey(int layer, double position) const {
@@ -254,20 +282,25 @@ struct PlainDecoder {
     return (std::expm1(std::min(x, least)) - x) * alpha_n + beta * x;
   }
 
+  double Gate(double x) const {
+    if (ffn != Ffn::kGatedGelu) return x / (1 + std::exp(-x));
+    if (trap != Trap::kTanhGelu) return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    const double z = std::sqrt(8 / std::acos(-1)) * (x + 0.044715 * x * x * x);
+    return x / (1 + std::exp(-z));
+  }
+
   Vec Gated(const Vec& x, const std::string& gate_name,
             const std::string& up_name, const std::string& down_name) const {
     Vec up = Times(up_name, x);
     const Vec gate = Times(gate_name, x);
-    for (size_t i = 0; i < up.size(); ++i) {
-      up[i] *= gate[i] / (1 + std::exp(-gate[i]));
-    }
+    for (size_t i = 0; i < up.size(); ++i) up[i] *= Gate(gate[i]);
     return Times(down_name, up);
   }
 
   Vec FeedForward(const Vec& x, const std::string& layer) const {
     if (ffn == Ffn::kExperts) return Mixture(x, layer + "block_sparse_moe.");
     const std::string at = layer + "mlp.";
-    if (ffn == Ffn::kGatedSilu) {
+    if (ffn == Ffn::kGatedSilu || ffn == Ffn::kGatedGelu) {
       return Gated(x, at + "gate_proj.weight", at + "up_proj.weight",
                    at + "down_proj.weight");
     }
@@ -308,6 +341,7 @@ struct PlainDecoder {
     const int slot =
         trap == Trap::kSharedKvSlots ? layer : loop * info.num_layers + layer;
     const auto add = [&](const char* norm, const auto& sublayer) {
+      stream_ = h;
       const bool late = post_norm && trap != Trap::kNormsBeforeSublayers;
       Vec y = sublayer(late ? h : Normed(h, at + norm));
       if (late) y = Normed(y, at + norm);
@@ -325,6 +359,7 @@ struct PlainDecoder {
   }
 
   std::map<int, Cache> caches_;
+  Vec stream_;  // that the layer's sublayer reads
 };
 
 }  // namespace baton::testing

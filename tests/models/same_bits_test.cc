@@ -99,7 +99,9 @@ TEST_P(SameBitsTest, OfCapturesAtEveryCut) {
 TEST_P(SameBitsTest, AndOneFlippedBitShows) {
   const Stages stages = Ring(tiny_.info, {0, 1, tiny_.info.num_layers});
   const std::vector<Fed> fed = {{0, prompt_}};
-  const int bit = dtype_ == DType::kF32 ? 22 : 6;
+  const DType stream =
+      tiny_.decoder->describe(tiny_.config(), dtype_)->stream_dtype;
+  const int bit = stream == DType::kF32 ? 22 : 6;
   const StepOutput clean = tiny_.Run(dtype_, stages).Step(fed);
   const StepOutput damaged = tiny_.Run(dtype_, stages).Step(fed, {}, bit);
   EXPECT_NE(damaged.samples[0].digest, clean.samples[0].digest);
@@ -112,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
                                          "exaone4-hybrid", "exaone4-tied",
                                          "kimi-linear", "kimi-linear-5x",
                                          "mixtral", "mixtral-stacked",
-                                         "nanbeige", "nanbeige-skip-norm"),
+                                         "nanbeige", "nanbeige-skip-norm",
+                                         "spark2_5"),
                        ::testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {
       std::string name = std::string(std::get<0>(info.param)) + "_" +

@@ -92,6 +92,17 @@ TEST(ModelConfigTest, ReadsNumbersBoolsTextAndIds) {
   EXPECT_FALSE(config.Has("absent"));
 }
 
+TEST(ModelConfigTest, ReadsListsOfText) {
+  const ModelConfig config = With(R"("a":["x","y"],"b":"x","c":["x",1])");
+  EXPECT_THAT(config.Texts("a"),
+              IsOkAndHolds(std::vector<std::string>{"x", "y"}));
+  EXPECT_THAT(config.Texts("none"), IsOkAndHolds(std::vector<std::string>{}));
+  for (const char* key : {"b", "c"}) {
+    EXPECT_THAT(config.Texts(key),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr(key)));
+  }
+}
+
 TEST(ModelConfigTest, RefusesValuesOfTheWrongType) {
   const ModelConfig config = With(R"("t":"x","b":1,"ids":[1,-2],"o":{})");
   EXPECT_THAT(config.Number("t"), StatusIs(StatusCode::kInvalidArgument,
@@ -190,6 +201,20 @@ TEST(RopeConfigTest, ReadsPlainRotationInEverySpelling) {
     EXPECT_EQ(rope->kind, RopeConfig::Kind::kPlain) << keys;
     EXPECT_EQ(rope->theta, 7e7) << keys;
   }
+}
+
+TEST(RopeConfigTest, ReadsParametersByLayerType) {
+  const ModelConfig config =
+      With(R"("rope_parameters":{"full":{"rope_theta":5e6,)"
+           R"("partial_rotary_factor":0.25},"sliding":{"rope_theta":1e4}})");
+  EXPECT_EQ(config.RopeOf("full")->theta, 5e6);
+  EXPECT_EQ(config.RopeOf("full")->part, 0.25);
+  EXPECT_EQ(config.RopeOf("sliding")->theta, 1e4);
+  EXPECT_EQ(config.RopeOf("sliding")->part, 1);
+  EXPECT_THAT(config.RopeOf("chunked"),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("chunked")));
+  EXPECT_THAT(config.Rope(), StatusIs(StatusCode::kInvalidArgument))
+      << "one rotation for all layers";
 }
 
 TEST(RopeConfigTest, TakesAYarnFactorOfNullFromTheLengths) {
