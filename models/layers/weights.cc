@@ -244,8 +244,11 @@ PackedWeight WeightScope::NewPacked(int64_t n, int64_t k) const {
     return weight;
   }
   weight.buffer = *std::move(buffer);
-  weight.matrix = {
-      .data = weight.buffer.data(), .dtype = options.dtype, .n = n, .k = k};
+  weight.matrix = {.data = weight.buffer.data(),
+                   .dtype = options.dtype,
+                   .n = n,
+                   .k = k,
+                   .leaves = MatmulLeaves(k)};
   loader_->Keep(
       options.device->Clear(weight.buffer.data(), bytes, *options.stream));
   return weight;
