@@ -117,6 +117,7 @@ void ControllerActor::StartLoading() {
     load.spec.ranges = options_.placement.stages[i].ranges;
     load.spec.dtype = options_.dtype;
     load.spec.kv = scheduler_.sizes();
+    load.spec.tp = options_.placement.stages[i].tp;
     load.reply = AnswerTo<StageLoaded>(static_cast<int>(i));
     stages_[i].stage.Tell(std::move(load));
   }

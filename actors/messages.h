@@ -29,6 +29,7 @@ struct StageSpec {
   std::vector<UnrolledRange> ranges;  // one per pass
   DType dtype = DType::kBF16;
   KvSizes kv;
+  int tp = 1;  // ranks that share the layers
   friend bool operator==(const StageSpec&, const StageSpec&) = default;
 };
 struct StageLoaded {

@@ -154,9 +154,10 @@ std::set<int> PhysicalIn(const DecoderInfo& info, const StagePlacement& stage) {
 
 DecoderBytes CountBytes(const DecoderInfo& info,
                         std::span<const TensorDecl> tensors, DType dtype,
-                        DeviceKind device) {
+                        DeviceKind device, int ranks) {
   DecoderBytes bytes;
   bytes.device = device;
+  bytes.ranks = ranks;
   bytes.layers.assign(static_cast<size_t>(info.num_layers), 0);
   int64_t fused_rows = 0;  // of the packed matrix that may go on
   std::unordered_set<std::string> counted;
@@ -164,29 +165,34 @@ DecoderBytes CountBytes(const DecoderInfo& info,
     if (counted.insert(decl.name).second) {
       bytes.parameters += decl.shape.NumElements();
     }
-    int64_t& part = PartOf(bytes, decl.owner);
     const auto packed = [&](int64_t n, int64_t k) {
       return PackedBytesOn(device, n, k, dtype);
     };
+    // Every rank holds as much as the first.
+    const int64_t rows = decl.split.Rows(decl.shape[0], 0, ranks).size();
+    const int64_t columns =
+        decl.split.Columns(decl.shape.NumElements() / decl.shape[0], 0, ranks)
+            .size();
+    int64_t held = 0;
     switch (decl.form) {
       case TensorForm::kPlain:
-        part += decl.shape.NumElements() * SizeOf(dtype);
+        held = rows * columns * SizeOf(dtype);
         break;
       case TensorForm::kFloats:
-        part += decl.shape.NumElements() * SizeOf(DType::kF32);
+        held = rows * columns * SizeOf(DType::kF32);
         break;
       case TensorForm::kTransposed:
-        part += packed(decl.shape[1], decl.shape[0]);
+        held = packed(columns, rows);
         break;
       case TensorForm::kPacked:
         fused_rows = 0;
         [[fallthrough]];
       case TensorForm::kPackedNext:
-        part += packed(fused_rows + decl.shape[0], decl.shape[1]) -
-                packed(fused_rows, decl.shape[1]);
-        fused_rows += decl.shape[0];
+        held = packed(fused_rows + rows, columns) - packed(fused_rows, columns);
+        fused_rows += rows;
         break;
     }
+    PartOf(bytes, decl.owner) += ranks * held;
   }
   return bytes;
 }
@@ -218,6 +224,7 @@ StatusOr<Placement> PlaceStages(const DecoderInfo& info,
   for (int s = 0; s < count; ++s) {
     StagePlacement stage;
     stage.name = stages[static_cast<size_t>(s)].name;
+    stage.tp = stages[static_cast<size_t>(s)].tp;
     for (int pass = 0; pass < placement.passes; ++pass) {
       const int shift = pass * info.num_layers;
       stage.ranges.push_back({shift + cuts[static_cast<size_t>(s)],
@@ -231,29 +238,37 @@ StatusOr<Placement> PlaceStages(const DecoderInfo& info,
   return placement;
 }
 
+StageBytes PredictStageBytes(const DecoderInfo& info, const DecoderBytes& bytes,
+                             const StagePlacement& stage,
+                             const KvSizes& sizes) {
+  BATON_CHECK(bytes.ranks == stage.tp);
+  // A GPU keeps a page for rows of nobody (models/device_visits.h).
+  KvSizes pools = sizes;
+  if (bytes.device == DeviceKind::kCuda) ++pools.pages;
+  StageBytes held;
+  for (int layer : PhysicalIn(info, stage)) {
+    held.weights += bytes.layers[static_cast<size_t>(layer)];
+  }
+  if (stage.ranges.front().begin == 0) held.weights += bytes.embedding;
+  if (stage.ranges.back().end == info.unrolled_layers()) {
+    held.weights += bytes.final;
+  }
+  for (const UnrolledRange& range : stage.ranges) {
+    for (int u = range.begin; u < range.end; ++u) {
+      const LayerState& state = info.states[static_cast<size_t>(u)];
+      held.kv += stage.tp * state.OfRank(stage.tp).Bytes(pools);
+    }
+  }
+  return held;
+}
+
 std::vector<StageBytes> PredictBytes(const DecoderInfo& info,
                                      const DecoderBytes& bytes,
                                      const Placement& placement,
                                      const KvSizes& sizes) {
-  // A GPU keeps a page for rows of nobody (models/device_visits.h).
-  KvSizes pools = sizes;
-  if (bytes.device == DeviceKind::kCuda) ++pools.pages;
   std::vector<StageBytes> result;
   for (const StagePlacement& stage : placement.stages) {
-    StageBytes held;
-    for (int layer : PhysicalIn(info, stage)) {
-      held.weights += bytes.layers[static_cast<size_t>(layer)];
-    }
-    if (stage.ranges.front().begin == 0) held.weights += bytes.embedding;
-    if (stage.ranges.back().end == info.unrolled_layers()) {
-      held.weights += bytes.final;
-    }
-    for (const UnrolledRange& range : stage.ranges) {
-      for (int u = range.begin; u < range.end; ++u) {
-        held.kv += info.states[static_cast<size_t>(u)].Bytes(pools);
-      }
-    }
-    result.push_back(held);
+    result.push_back(PredictStageBytes(info, bytes, stage, sizes));
   }
   return result;
 }

@@ -18,6 +18,7 @@ namespace baton {
 // device holds them.
 struct DecoderBytes {
   DeviceKind device = DeviceKind::kCpu;
+  int ranks = 1;  // that share every part; their copies are counted
   int64_t embedding = 0;
   int64_t final = 0;            // last norm and head
   std::vector<int64_t> layers;  // physical
@@ -26,7 +27,8 @@ struct DecoderBytes {
 [[nodiscard]] DecoderBytes CountBytes(const DecoderInfo& info,
                                       std::span<const TensorDecl> tensors,
                                       DType dtype,
-                                      DeviceKind device = DeviceKind::kCpu);
+                                      DeviceKind device = DeviceKind::kCpu,
+                                      int ranks = 1);
 
 // Splits a decoder over named stages. Where `layers` is given for every stage
 // it is taken (physical layers on a ring, unrolled layers otherwise); where for
@@ -37,11 +39,17 @@ struct DecoderBytes {
     const DecoderInfo& info, const DecoderBytes& bytes, RouteKind route,
     std::span<const StageConfig> stages);
 
-// What a stage will hold; the same arithmetic as loading.
+// What a stage will hold, all its ranks together; the same arithmetic as
+// loading. CHECKs that `bytes` were counted for as many ranks.
 struct StageBytes {
   int64_t weights = 0;
   int64_t kv = 0;
 };
+[[nodiscard]] StageBytes PredictStageBytes(const DecoderInfo& info,
+                                           const DecoderBytes& bytes,
+                                           const StagePlacement& stage,
+                                           const KvSizes& sizes);
+// Of stages that all have as many.
 [[nodiscard]] std::vector<StageBytes> PredictBytes(const DecoderInfo& info,
                                                    const DecoderBytes& bytes,
                                                    const Placement& placement,

@@ -21,7 +21,7 @@ SchedulerOptions SchedulerFor(const ServeConfig& config) {
   return options;
 }
 
-// Of all layers' pools.
+// Of all layers' pools, as the stage with the most ranks would keep them.
 int64_t KvBytes(const ServeConfig& config, const DecoderInfo& info,
                 int64_t pages) {
   SchedulerOptions options = SchedulerFor(config);
@@ -30,8 +30,14 @@ int64_t KvBytes(const ServeConfig& config, const DecoderInfo& info,
   const KvSizes sizes = {.pages = pages,
                          .window_pages = EnoughWindowPages(options),
                          .state_slots = config.max_sequences};
+  int ranks = 1;
+  for (const StageConfig& stage : config.stages) {
+    ranks = std::max(ranks, stage.tp);
+  }
   int64_t bytes = 0;
-  for (const LayerState& layer : info.states) bytes += layer.Bytes(sizes);
+  for (const LayerState& layer : info.states) {
+    bytes += ranks * layer.OfRank(ranks).Bytes(sizes);
+  }
   return bytes;
 }
 
@@ -57,6 +63,11 @@ int64_t KvTokens(const ServeConfig& config, const DecoderInfo& info) {
 StatusOr<ControllerOptions> PlanController(const ServeConfig& config,
                                            const OpenedModel& model) {
   BATON_RETURN_IF_ERROR(CheckServeConfig(config));
+  for (const StageConfig& stage : config.stages) {
+    if (Status shared = CheckRanks(model.tensors, stage.tp); !shared.ok()) {
+      return Annotate(shared, fmt::format("stage {}", stage.name));
+    }
+  }
   const DecoderBytes bytes =
       CountBytes(model.info, model.tensors, config.dtype);
   ControllerOptions options;

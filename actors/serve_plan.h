@@ -17,7 +17,7 @@ namespace baton {
 [[nodiscard]] int64_t KvTokens(const ServeConfig& config,
                                const DecoderInfo& info);
 
-// InvalidArgument: as PlaceStages and CheckServeConfig.
+// Any Status of PlaceStages, CheckServeConfig and CheckRanks.
 [[nodiscard]] StatusOr<ControllerOptions> PlanController(
     const ServeConfig& config, const OpenedModel& model);
 

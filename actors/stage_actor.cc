@@ -105,6 +105,7 @@ void StageActor::Handle(LoadStage message) {
     slice.device = options_.device.get();
     slice.stream = stream_.get();
     slice.weights = weights.get();
+    slice.ranks = spec.tp;
     slice.progress = options_.on_load_progress;
     BATON_ASSIGN_OR_RETURN(slice_, decoder->build(config, slice));
     StageLoaded loaded;
@@ -122,10 +123,10 @@ void StageActor::Handle(LoadStage message) {
       layers += fmt::format("[{},{})", range.begin, range.end);
     }
     LogInfo("stage.loaded",
-            "stage={} layers={} weight_bytes={} kv_bytes={} seconds={:.2f} "
-            "gb_per_s={:.2f}",
-            options_.name, layers, loaded->weight_bytes, loaded->kv_bytes,
-            loaded->seconds,
+            "stage={} layers={} tp={} weight_bytes={} kv_bytes={} "
+            "seconds={:.2f} gb_per_s={:.2f}",
+            options_.name, layers, spec_->tp, loaded->weight_bytes,
+            loaded->kv_bytes, loaded->seconds,
             static_cast<double>(loaded->weight_bytes) / 1e9 /
                 std::max(loaded->seconds, 1e-9));
   }

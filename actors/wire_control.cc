@@ -11,6 +11,7 @@ namespace {
 constexpr int kMaxStages = 1024;
 constexpr int kMaxPasses = 1024;
 constexpr int kMaxLayers = 1 << 20;
+constexpr int kMaxRanks = 8;
 constexpr size_t kMaxPath = 4096;
 constexpr size_t kMaxConfig = 4 << 20;
 constexpr size_t kMaxAddress = 64 << 10;
@@ -153,6 +154,7 @@ v1::PlacementPlan ToProto(const Placement& placement) {
     v1::StagePlacement& to = *proto.add_stages();
     to.set_name(stage.name);
     Fill(stage.ranges, *to.mutable_ranges());
+    to.set_tp(stage.tp);
   }
   return proto;
 }
@@ -177,6 +179,8 @@ StatusOr<Placement> FromProto(const v1::PlacementPlan& proto) {
       return InvalidArgument("stage {}: {} ranges for {} passes", stage.name,
                              stage.ranges.size(), placement.passes);
     }
+    BATON_RETURN_IF_ERROR(CheckRange("tp", from.tp(), 1, kMaxRanks));
+    stage.tp = from.tp();
     placement.stages.push_back(std::move(stage));
   }
   return placement;
@@ -192,6 +196,7 @@ v1::StageSpec ToProto(const StageSpec& spec) {
   proto.set_kv_pages(spec.kv.pages);
   proto.set_window_pages(spec.kv.window_pages);
   proto.set_state_slots(spec.kv.state_slots);
+  proto.set_tp(spec.tp);
   return proto;
 }
 
@@ -209,6 +214,7 @@ StatusOr<StageSpec> FromProto(const v1::StageSpec& proto) {
   }
   BATON_RETURN_IF_ERROR(
       CheckRange("state_slots", proto.state_slots(), 0, kMaxPages));
+  BATON_RETURN_IF_ERROR(CheckRange("tp", proto.tp(), 1, kMaxRanks));
   StageSpec spec;
   spec.checkpoint = proto.checkpoint();
   spec.config = proto.config();
@@ -218,6 +224,7 @@ StatusOr<StageSpec> FromProto(const v1::StageSpec& proto) {
   spec.kv = {.pages = proto.kv_pages(),
              .window_pages = proto.window_pages(),
              .state_slots = proto.state_slots()};
+  spec.tp = proto.tp();
   return spec;
 }
 

@@ -22,6 +22,7 @@
 #include "runtime/config/plan.h"
 #include "runtime/kv/kv_cache.h"
 #include "runtime/tensor/tensor.h"
+#include "runtime/transport/collective.h"
 #include "runtime/weights/weight_source.h"
 
 namespace baton {
@@ -109,6 +110,9 @@ struct SliceOptions {
   Device* device = nullptr;
   Stream* stream = nullptr;
   const WeightSource* weights = nullptr;
+  int ranks = 1;  // that share the layers: threads, with what `device` has
+  // Set where the slice is that of one rank: `ranks` is 1 then.
+  Collective* tp = nullptr;
   // Called after each tensor with bytes read so far and in total.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -127,6 +131,11 @@ struct Decoder {
   StatusOr<std::unique_ptr<StageSlice>> (*build)(const ModelConfig&,
                                                  const SliceOptions&);
 };
+
+// Whether `ranks` ranks can share a decoder with these tensors.
+// InvalidArgument: they are not 1, 2, 4 or 8, or something does not divide;
+// names tensor and sizes. Unimplemented: a layer runs on one rank only.
+[[nodiscard]] Status CheckRanks(std::span<const TensorDecl> tensors, int ranks);
 
 // models/registry.cc: the list. Unimplemented: names what there is.
 [[nodiscard]] StatusOr<const Decoder*> FindDecoder(

@@ -18,6 +18,7 @@
 #include "models/layers/lm_head.h"
 #include "models/layers/norm.h"
 #include "models/loop_plan.h"
+#include "models/ranked_slice.h"
 #include "models/residual/boundary.h"
 #include "models/slice_parts.h"
 #include "models/step.h"
@@ -91,8 +92,10 @@ class DecoderSlice final : public StageSlice {
     const DecoderInfo info = Describe<M>(config, options.dtype);
     BATON_RETURN_IF_ERROR(CheckRanges(info, options.ranges));
     const SliceParts parts = PartsOf(info, options.ranges);
-    WeightLoader loader(options,
-                        SliceWeights<M>::Declare(config, parts).elements());
+    const WeightLoader declared = SliceWeights<M>::Declare(config, parts);
+    const int ranks = options.tp == nullptr ? 1 : options.tp->size();
+    BATON_RETURN_IF_ERROR(CheckRanks(declared.declared(), ranks));
+    WeightLoader loader(options, declared.elements());
     SliceWeights<M> weights(config, parts, loader);
     BATON_RETURN_IF_ERROR(loader.status());
     BATON_ASSIGN_OR_RETURN(SliceRuntime runtime,
@@ -213,6 +216,7 @@ class DecoderSlice final : public StageSlice {
         },
         std::move(stream));
     Logits logits = (*weights_.head)(std::move(normed), args.logit_rows, step);
+    if (step.tp().rank() > 0) return;  // the first rank has the logits
     const size_t rows = args.logit_rows.size();
     result.sampled =
         step.NewBuffer(static_cast<int64_t>(rows * sizeof(SampledRow)));
@@ -253,7 +257,12 @@ Decoder DecoderOf() {
         return SliceWeights<M>::Declare(config, AllParts(config.num_layers))
             .declared();
       },
-      .build = &DecoderSlice<M>::Build,
+      .build =
+          [](const ModelConfig& model_config, const SliceOptions& options) {
+            return RankedSlice::Build(options, [&](const SliceOptions& one) {
+              return DecoderSlice<M>::Build(model_config, one);
+            });
+          },
   };
 }
 

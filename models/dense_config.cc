@@ -55,9 +55,11 @@ LayerState DenseConfig::State(LayerIndex, DType dtype) const {
 }
 
 FusedRows HeadRows(const EndNames& names, const DenseConfig& c) {
-  if (!c.tied_head) return {names.head, c.vocab};
+  const TensorSplit split = split::Outputs(c.vocab);
+  if (!c.tied_head) return {names.head, c.vocab, split};
   return {.name = names.embedding,
           .rows = c.vocab,
+          .split = split,
           .repeated_as = fmt::format("{}.weight", names.head)};
 }
 

@@ -44,10 +44,10 @@ class KimiMixture {
         experts_(w.In("experts"), c.Experts(), NamesOfExperts(layer)),
         shared_(w.In("shared_experts"), c.hidden(), c.shared_ffn) {}
 
-  Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
+  Output<Sum::kComplete> operator()(Input&& x, Step& step) const {
     const Routing routing = router_(x.view(), step);
     Scratch sum = experts_.Of(x.view(), routing, step);
-    const Scratch shared = shared_.Of(x.view(), step);
+    const Scratch shared = step.Reduced(shared_.Of(x.view(), step), step.tp());
     step.AddTo(sum.view(), shared.view());
     return {std::move(sum), step};
   }
@@ -73,10 +73,23 @@ Ffn FfnOf(const KimiLinearConfig& c, const WeightScope& w) {
   return GatedSiluMlp(w.In("mlp", "block_sparse_moe"), c.hidden(), c.ffn);
 }
 
-template <typename Variant>
-Output<Sum::kPartial> Run(const Variant& layer, Input&& x, Step& step) {
-  return std::visit([&](const auto& l) { return l(std::move(x), step); },
-                    layer);
+Output<Sum::kPartial> Run(const Mixer& mixer, Input&& x, Step& step) {
+  return std::visit([&](const auto& m) { return m(std::move(x), step); },
+                    mixer);
+}
+
+// A mixture sums over ranks before it weighs, a dense FFN here.
+Output<Sum::kComplete> Complete(const GatedSiluMlp& mlp, Input&& x,
+                                Step& step) {
+  return AllReduce(mlp(std::move(x), step), step.tp());
+}
+Output<Sum::kComplete> Complete(const KimiMixture& mixture, Input&& x,
+                                Step& step) {
+  return mixture(std::move(x), step);
+}
+Output<Sum::kComplete> Run(const Ffn& ffn, Input&& x, Step& step) {
+  return std::visit(
+      [&](const auto& f) { return Complete(f, std::move(x), step); }, ffn);
 }
 
 class KimiLayer {
@@ -94,8 +107,7 @@ class KimiLayer {
     Pending<Sum::kPartial> mid =
         std::move(open).Leave(Run(mixer_, std::move(a), step));
     auto [m, open2] = boundary::Prepare(std::move(mid), ffn_norm_);
-    return std::move(open2).Leave(
-        AllReduce(Run(ffn_, std::move(m), step), step.tp()));
+    return std::move(open2).Leave(Run(ffn_, std::move(m), step));
   }
 
  private:

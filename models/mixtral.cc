@@ -27,7 +27,7 @@ struct MixtralConfig : DenseConfig {
 };
 
 FusedRows GateRows(const MixtralConfig& c, const WeightScope& w) {
-  return {"block_sparse_moe.gate", c.experts,
+  return {"block_sparse_moe.gate", c.experts, split::kWhole,
           TensorRows{w.FullName("mlp.gate.weight"), {c.experts, c.hidden()}}};
 }
 
@@ -57,8 +57,7 @@ class MixtralLayer {
         std::move(open).Leave(attention_(std::move(a), step));
     auto [m, open2] = boundary::Prepare(std::move(mid), ffn_norm_);
     const Routing routing = router_(m.view(), step);
-    return std::move(open2).Leave(
-        AllReduce(experts_(std::move(m), routing, step), step.tp()));
+    return std::move(open2).Leave(experts_(std::move(m), routing, step));
   }
 
  private:

@@ -55,6 +55,16 @@ SliceParts AllParts(int num_layers) {
   return parts;
 }
 
+namespace {
+
+// The group of a slice that has none.
+Collective& OneRank() {
+  static SingleRankCollective one;  // has no state
+  return one;
+}
+
+}  // namespace
+
 StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
                                             const SliceOptions& options) {
   const DeviceKind kind = options.device->kind();
@@ -68,29 +78,31 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
                          options.kernels->Find<Add>(kind, options.dtype));
   BATON_ASSIGN_OR_RETURN(KernelFn<Sample> sample,
                          options.kernels->Find<Sample>(kind, DType::kF32));
+  Collective& tp = options.tp == nullptr ? OneRank() : *options.tp;
   std::map<UnrolledLayer, int> slots;
   std::vector<LayerState> states;
   for (const UnrolledRange& range : options.ranges) {
     for (int u = range.begin; u < range.end; ++u) {
       slots.emplace(u, static_cast<int>(slots.size()));
-      states.push_back(info.states[static_cast<size_t>(u)]);
+      states.push_back(info.states[static_cast<size_t>(u)].OfRank(tp.size()));
     }
   }
   KvSizes sizes = options.kv;
   if (records) ++sizes.pages;
   BATON_ASSIGN_OR_RETURN(
       KvCache kv, KvCache::Create(*options.device, std::move(states), sizes));
-  SliceRuntime runtime{.device = options.device,
-                       .stream = options.stream,
-                       .dtype = options.dtype,
-                       .stream_dtype = info.stream_dtype,
-                       .add = add,
-                       .sample = sample,
-                       .sizes = options.kv,
-                       .kv = std::move(kv),
-                       .kv_slots = std::move(slots),
-                       .scratch = std::make_unique<ScratchPool>(options.device),
-                       .tp = std::make_unique<SingleRankCollective>()};
+  SliceRuntime runtime{
+      .device = options.device,
+      .stream = options.stream,
+      .tp = &tp,
+      .dtype = options.dtype,
+      .stream_dtype = info.stream_dtype,
+      .add = add,
+      .sample = sample,
+      .sizes = options.kv,
+      .kv = std::move(kv),
+      .kv_slots = std::move(slots),
+      .scratch = std::make_unique<ScratchPool>(options.device)};
   if (records) {
     BATON_ASSIGN_OR_RETURN(
         runtime.visits,
@@ -104,7 +116,7 @@ Step::Parts SliceRuntime::StepParts(const AttentionBatch* batch) const {
   return {.device = device,
           .stream = stream,
           .scratch = scratch.get(),
-          .tp = tp.get(),
+          .tp = tp,
           .batch = batch,
           .add = add,
           .dtype = dtype,

@@ -46,6 +46,7 @@ struct SliceRuntime {
 
   Device* device = nullptr;
   Stream* stream = nullptr;
+  Collective* tp = nullptr;
   DType dtype = DType::kF32;
   DType stream_dtype = DType::kF32;
   KernelFn<Add> add = nullptr;
@@ -55,7 +56,6 @@ struct SliceRuntime {
   std::map<UnrolledLayer, int> kv_slots;
   // On the heap, since Scratches and Steps point at them.
   std::unique_ptr<ScratchPool> scratch;
-  std::unique_ptr<Collective> tp;
   std::unique_ptr<DeviceVisits> visits;  // null where the device is the host
 };
 

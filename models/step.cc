@@ -31,6 +31,16 @@ StateSlots Step::states(int64_t offset) const {
           .slot_bytes = state.slot_bytes};
 }
 
+Scratch Step::Reduced(Scratch partial, Collective& group) {
+  if (group.size() == 1) return partial;
+  const View rows = partial.view();
+  Scratch sum = NewScratch(rows.dim(0), rows.dim(1));
+  if (status_.ok()) {
+    Keep(group.AllReduce(rows, sum.view(), *parts_.stream));
+  }
+  return sum;
+}
+
 void Step::Copy(View to, ConstView from) {
   if (!status_.ok()) return;
   BATON_CHECK(to.bytes() == from.bytes() && from.contiguous());

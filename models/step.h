@@ -66,8 +66,13 @@ class Step {
   void Run(KernelFn<Op> kernel, const typename Op::Args& args) {
     if (status_.ok()) Keep(kernel(args, *parts_.stream));
   }
-  void AllReduce(View x, Collective& group) {
-    if (status_.ok()) Keep(group.AllReduce(x, *parts_.stream));
+  // The sum [rows, n] of the ranks' `partial` [rows, n] f32, in the compute
+  // dtype. Of one rank: what it has, in whatever dtype.
+  [[nodiscard]] Scratch Reduced(Scratch partial, Collective& group);
+  // Fills `out` [rows, n] with the ranks' `part` [rows, n / ranks] beside each
+  // other; a view without data wants nothing.
+  void Gather(ConstView part, View out) {
+    if (status_.ok()) Keep(tp().AllGather(part, out, *parts_.stream));
   }
   // stream = cast(stream + update).
   void AddTo(View stream, ConstView update) {

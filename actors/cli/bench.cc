@@ -37,6 +37,7 @@ struct Flags {
   int rounds = 5;
   int micro_batches = 0;  // 0: as many as stages
   std::optional<int> prefill_chunk, max_step_tokens;
+  int tp = 1;
   std::string dtype = "bf16";
   std::string route = "ring";
   std::string transport = "inproc";
@@ -95,7 +96,8 @@ class Bench {
                                                 : WeightsCheck::kStrict));
     BATON_ASSIGN_OR_RETURN(const DeviceKind kind,
                            ParseDeviceKind(flags_.devices[0]));
-    bytes_ = CountBytes(model_.info, model_.tensors, dtype, kind);
+    BATON_RETURN_IF_ERROR(CheckRanks(model_.tensors, flags_.tp));
+    bytes_ = CountBytes(model_.info, model_.tensors, dtype, kind, flags_.tp);
     for (int stages : flags_.stages) {
       BATON_RETURN_IF_ERROR(AddPipeline(stages, dtype));
     }
@@ -146,7 +148,8 @@ class Bench {
     double kv = 0;
     for (const LayerState& state : model_.info.states) {
       const auto window = static_cast<double>(state.window);
-      kv += static_cast<double>(state.TokenBytes()) *
+      const LayerState held = state.OfRank(flags_.tp);
+      kv += static_cast<double>(flags_.tp * held.TokenBytes()) *
             (window > 0 ? std::min(window, context) : context) * batch;
       kv += static_cast<double>(state.slot_bytes) * batch;
     }
@@ -156,7 +159,7 @@ class Bench {
 
   Status AddPipeline(int stages, DType dtype) {
     LocalStagesOptions options;
-    std::vector<StageConfig> names = NumberedStages(stages);
+    std::vector<StageConfig> names = NumberedStages(stages, flags_.tp);
     for (const StageConfig& stage : names) options.names.push_back(stage.name);
     options.devices = flags_.devices;
     BATON_ASSIGN_OR_RETURN(options.gpu_path, ParseGpuPath(flags_.gpu_path));
@@ -316,6 +319,7 @@ class Bench {
     json["checkpoint"] = flags_.checkpoint;
     json["devices"] = flags_.devices;
     json["threads"] = flags_.threads;
+    json["tp"] = flags_.tp;
     json["transport"] = flags_.transport;
     json["dtype"] = flags_.dtype;
     json["micro_batches"] = flags_.micro_batches;
@@ -360,6 +364,9 @@ void AddBench(CLI::App& app, int* exit_code) {
   sub->add_option("--stages", flags->stages, "stage counts, compared in turn")
       ->delimiter(',')
       ->check(positive);
+  sub->add_option("--tp", flags->tp,
+                  "ranks that share a stage's layers and its threads")
+      ->check(CLI::IsMember({1, 2, 4, 8}));
   sub->add_option("--batch", flags->batches, "sequences in flight")
       ->delimiter(',')
       ->check(CLI::Range(1, 64));

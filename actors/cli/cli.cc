@@ -40,10 +40,11 @@ StatusOr<ServeConfig> ReadServeConfig(const std::string& path) {
   return ParseServeConfig(text, path);
 }
 
-std::vector<StageConfig> NumberedStages(int count) {
+std::vector<StageConfig> NumberedStages(int count, int tp) {
   std::vector<StageConfig> stages(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     stages[static_cast<size_t>(i)].name = fmt::format("stage{}", i);
+    stages[static_cast<size_t>(i)].tp = tp;
   }
   return stages;
 }

@@ -30,8 +30,8 @@ int Fail(const Status& status);
 
 // The config of a YAML file. NotFound, InvalidArgument.
 [[nodiscard]] StatusOr<ServeConfig> ReadServeConfig(const std::string& path);
-// `count` stages named stage0, stage1, ...
-[[nodiscard]] std::vector<StageConfig> NumberedStages(int count);
+// `count` stages named stage0, stage1, ..., each of `tp` ranks.
+[[nodiscard]] std::vector<StageConfig> NumberedStages(int count, int tp);
 
 // "1.5 GB", "203.4 MB", "12 B".
 [[nodiscard]] std::string HumanBytes(int64_t bytes);

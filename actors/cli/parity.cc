@@ -20,6 +20,7 @@ struct Flags {
   std::string checkpoint;
   std::string golden;
   std::string pp = "1,2";
+  std::vector<int> tp = {1};
   std::string route = "ring";
   std::vector<int> chunks = {0};
   std::vector<int> batches = {1};
@@ -143,6 +144,10 @@ class Parity {
         flags_.route == "ring" ? RouteKind::kRing : RouteKind::kUnrolled;
     BATON_ASSIGN_OR_RETURN(std::vector<Placement> placements,
                            ParityPlacements(model, bytes, route, flags_.pp));
+    placements = WithRanks(placements, flags_.tp);
+    for (int tp : flags_.tp) {
+      BATON_RETURN_IF_ERROR(CheckRanks(model.tensors, tp));
+    }
     cases_ = ParityRequests(model, golden_, flags_.max_tokens);
     baseline_.clear();
     BATON_RETURN_IF_ERROR(RunBaseline(model, dtype));
@@ -336,6 +341,10 @@ void AddParity(CLI::App& app, int* exit_code) {
   sub->add_option("--golden", flags->golden, "golden.json to compare with");
   sub->add_option("--pp", flags->pp,
                   "stage counts, or all: every single cut and every count");
+  sub->add_option("--tp", flags->tp,
+                  "ranks that share a stage's layers and its threads")
+      ->delimiter(',')
+      ->check(CLI::IsMember({1, 2, 4, 8}));
   sub->add_option("--route", flags->route, "ring or unrolled (loops)");
   sub->add_option("--chunk", flags->chunks,
                   "prompt tokens in a step; 0: the whole prompt")

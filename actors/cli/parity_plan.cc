@@ -55,15 +55,28 @@ StatusOr<std::vector<Placement>> ParityPlacements(const OpenedModel& model,
   return placements;
 }
 
+std::vector<Placement> WithRanks(const std::vector<Placement>& placements,
+                                 const std::vector<int>& ranks) {
+  std::vector<Placement> all;
+  for (int tp : ranks) {
+    for (Placement placement : placements) {
+      for (StagePlacement& stage : placement.stages) stage.tp = tp;
+      all.push_back(std::move(placement));
+    }
+  }
+  return all;
+}
+
 std::string CutName(const Placement& placement) {
   std::string name = fmt::format("pp={}", placement.num_stages());
-  if (placement.num_stages() == 1) return name;
-  name += " cut=";
+  if (placement.num_stages() > 1) name += " cut=";
   for (int i = 1; i < placement.num_stages(); ++i) {
     name += fmt::format(
         "{}{}", i > 1 ? "," : "",
         placement.stages[static_cast<size_t>(i)].ranges.front().begin);
   }
+  const int tp = placement.stages[0].tp;
+  if (tp > 1) name += fmt::format(" tp={}", tp);
   return name;
 }
 

@@ -16,7 +16,11 @@ namespace baton {
     const OpenedModel& model, const DecoderBytes& bytes, RouteKind route,
     const std::string& pp);
 
-// "pp=3 cut=2,4".
+// Each placement with stages of each number of ranks.
+[[nodiscard]] std::vector<Placement> WithRanks(
+    const std::vector<Placement>& placements, const std::vector<int>& ranks);
+
+// "pp=3 cut=2,4", with " tp=2" behind it where stages have ranks.
 [[nodiscard]] std::string CutName(const Placement& placement);
 
 // The requests under test: golden prompts, or made-up ones. `max_tokens` 0: as

@@ -17,6 +17,7 @@ struct Flags {
   std::string checkpoint;
   std::string config;
   int stages = 1;
+  int tp = 1;
   std::string route;
   std::string dtype;
   std::string device = "cpu";
@@ -26,7 +27,7 @@ struct Flags {
 StatusOr<ServeConfig> ConfigOf(const Flags& flags) {
   ServeConfig config;
   if (flags.config.empty()) {
-    config.stages = NumberedStages(flags.stages);
+    config.stages = NumberedStages(flags.stages, flags.tp);
   } else {
     BATON_ASSIGN_OR_RETURN(config, ReadServeConfig(flags.config));
   }
@@ -68,11 +69,9 @@ Status Plan(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(const ControllerOptions controller,
                          PlanController(config, model));
   const SchedulerOptions scheduler = SchedulerOf(controller);
-  const std::vector<StageBytes> held =
-      PredictBytes(model.info, bytes, placement,
-                   {.pages = scheduler.kv_pages,
-                    .window_pages = scheduler.window_pages,
-                    .state_slots = scheduler.state_slots});
+  const KvSizes sizes = {.pages = scheduler.kv_pages,
+                         .window_pages = scheduler.window_pages,
+                         .state_slots = scheduler.state_slots};
 
   std::printf("%s: %s parameters, %d layers x %d loops, %s\n",
               model.info.architecture.c_str(),
@@ -86,20 +85,22 @@ Status Plan(const Flags& flags) {
                 Grouped(scheduler.window_pages * kPageTokens).c_str());
   }
   std::printf("\n\n");
-  std::printf("%-16s %12s %12s %12s  %s\n", "stage", "weights", "kv", "total",
-              "unrolled layers, pass by pass");
+  std::printf("%-16s %2s %12s %12s %12s  %s\n", "stage", "tp", "weights", "kv",
+              "total", "unrolled layers, pass by pass");
   StageBytes all;
-  for (size_t s = 0; s < held.size(); ++s) {
-    const StagePlacement& stage = placement.stages[s];
-    std::printf("%-16s %12s %12s %12s  %s\n", stage.name.c_str(),
-                HumanBytes(held[s].weights).c_str(),
-                HumanBytes(held[s].kv).c_str(),
-                HumanBytes(held[s].weights + held[s].kv).c_str(),
+  for (const StagePlacement& stage : placement.stages) {
+    const StageBytes held = PredictStageBytes(
+        model.info,
+        CountBytes(model.info, model.tensors, config.dtype, device, stage.tp),
+        stage, sizes);
+    std::printf("%-16s %2d %12s %12s %12s  %s\n", stage.name.c_str(), stage.tp,
+                HumanBytes(held.weights).c_str(), HumanBytes(held.kv).c_str(),
+                HumanBytes(held.weights + held.kv).c_str(),
                 RangesText(stage).c_str());
-    all.weights += held[s].weights;
-    all.kv += held[s].kv;
+    all.weights += held.weights;
+    all.kv += held.kv;
   }
-  std::printf("%-16s %12s %12s %12s\n", "all", HumanBytes(all.weights).c_str(),
+  std::printf("%-19s %12s %12s %12s\n", "all", HumanBytes(all.weights).c_str(),
               HumanBytes(all.kv).c_str(),
               HumanBytes(all.weights + all.kv).c_str());
   return OkStatus();
@@ -117,6 +118,9 @@ void AddPlan(CLI::App& app, int* exit_code) {
       sub->add_option("--config", flags->config, "the controller's YAML file");
   sub->add_option("--stages", flags->stages, "number of stages")
       ->check(CLI::Range(1, 1024))
+      ->excludes(config);
+  sub->add_option("--tp", flags->tp, "ranks that share a stage's layers")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
       ->excludes(config);
   sub->add_option("--route", flags->route, "ring or unrolled")
       ->check(CLI::IsMember({"ring", "unrolled"}));

@@ -34,6 +34,7 @@ struct Flags {
   std::optional<int64_t> kv_tokens;
   std::optional<int> prefill_chunk, max_step_tokens, max_sequences;
   int stages = 1;
+  int tp = 1;
   std::vector<std::string> devices = {"cpu"};
   std::string gpu_path = "best";
   int threads = 0;
@@ -53,7 +54,7 @@ StatusOr<ServeConfig> ConfigOf(const Flags& flags) {
   if (!flags.config.empty()) {
     BATON_ASSIGN_OR_RETURN(config, ReadServeConfig(flags.config));
   } else {
-    config.stages = NumberedStages(flags.stages);
+    config.stages = NumberedStages(flags.stages, flags.tp);
   }
   const bool on_gpu = std::any_of(
       flags.devices.begin(), flags.devices.end(), [](const std::string& name) {
@@ -282,6 +283,10 @@ void AddFlags(CLI::App& sub, Flags& flags) {
       "--config", flags.config, "YAML file that names the stages to wait for");
   sub.add_option("--stages", flags.stages, "stages inside this process")
       ->check(CLI::Range(1, 1024))
+      ->excludes(config);
+  sub.add_option("--tp", flags.tp,
+                 "ranks that share a stage's layers and its threads")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
       ->excludes(config);
   sub.add_option("--listen", flags.listen,
                  "HOST:PORT of the front; port 0: any free one");

@@ -74,7 +74,7 @@ void MatmulAmx(const Matmul::Args& args, ThreadPool& pool) {
                  .rows = count,
                  .block = PackedBlock<bf16>(args.weight, block),
                  .k = depth,
-                 .leaves = MatmulLeaves(args.weight.k),
+                 .leaves = args.weight.leaves,
                  .scratch = memory,
                  .out = out});
       StoreTile(kAvx512BF16, out, args.out, first, count, block);

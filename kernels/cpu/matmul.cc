@@ -53,7 +53,7 @@ void MatmulBlocks(const Matmul::Args& args, const InnerLoops<T>& loops,
                     .rows = count,
                     .block = PackedBlock<T>(args.weight, block),
                     .k = x.dim(1),
-                    .leaves = MatmulLeaves(args.weight.k),
+                    .leaves = args.weight.leaves,
                     .out = tile.data()});
       StoreTile(loops, tile.data(), args.out, first, count, block);
     }

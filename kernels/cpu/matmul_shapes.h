@@ -12,6 +12,13 @@
 
 namespace baton::cpu {
 
+// Leaves of one size, as many as the tree takes.
+[[nodiscard]] inline bool LeavesFit(const PackedMatrix& weight) {
+  const int leaves = weight.leaves;
+  return (leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8) &&
+         PadTo(weight.k, kPackDepth) % (leaves * kPackDepth) == 0;
+}
+
 template <typename T>
 [[nodiscard]] Status CheckMatmul(const Matmul::Args& args) {
   ShapeMatch match("matmul");
@@ -23,6 +30,7 @@ template <typename T>
       .Require(args.weight.k == match["k"], "x must be as wide as the weight")
       .Require(args.weight.n == match["n"], "out must be as wide as the weight")
       .Require(match["k"] > 0, "k must be positive")
+      .Require(LeavesFit(args.weight), "leaves must cut k into equal parts")
       .Require(
           args.out.dtype() == kDTypeOf<T> || args.out.dtype() == DType::kF32,
           "out must be of the dtype of x, or f32")

@@ -90,12 +90,14 @@ Status CheckGroupedMatmul(const GroupedMatmul::Args& args) {
       .Match("experts", args.experts, {"tokens", "top"})
       .Match("out", args.out, {"slots", "n"})
       .IsType("x", args.x, kDTypeOf<T>)
-      .IsType("experts", args.experts, DType::kI32)
-      .IsType("out", args.out, kDTypeOf<T>);
+      .IsType("experts", args.experts, DType::kI32);
   BATON_RETURN_IF_ERROR(match.status());
   const int64_t tokens = match["tokens"];
   const int64_t slots = match["slots"];
   match.Require(slots == tokens * match["top"], "out must have a row a slot")
+      .Require(
+          args.out.dtype() == kDTypeOf<T> || args.out.dtype() == DType::kF32,
+          "out must be of the dtype of x, or f32")
       .Require(match["rows"] == tokens || match["rows"] == slots,
                "x must have a row for each of experts, or for each slot");
   for (const PackedMatrix& weight : args.weights) {
@@ -129,13 +131,12 @@ Status MultiplyGroup(const GroupedMatmul::Args& args,
                               stream);
   }
   thread_local Scratch gathered, product;
-  const auto view = [rows](Scratch& memory, int64_t columns) {
-    T* data = memory.Get<T>(rows * columns);
-    return View(reinterpret_cast<std::byte*>(data), kDTypeOf<T>,
-                {rows, columns});
+  const auto view = [rows](Scratch& memory, DType dtype, int64_t columns) {
+    std::byte* data = memory.Get<std::byte>(rows * columns * SizeOf(dtype));
+    return View(data, dtype, {rows, columns});
   };
-  const View x = view(gathered, weight.k);
-  const View y = view(product, weight.n);
+  const View x = view(gathered, kDTypeOf<T>, weight.k);
+  const View y = view(product, args.out.dtype(), weight.n);
   ForRows(stream, rows, weight.k, [&](int64_t row) {
     const int64_t from = slots[static_cast<size_t>(row)] / per_row;
     std::memcpy(static_cast<void*>(x.Row<T>(row)), args.x.Row<T>(from),
@@ -144,9 +145,10 @@ Status MultiplyGroup(const GroupedMatmul::Args& args,
   BATON_RETURN_IF_ERROR(
       (MatmulCpu<T, kIsa>({.x = x, .weight = weight, .out = y}, stream)));
   ForRows(stream, rows, weight.n, [&](int64_t row) {
+    const int64_t bytes = y.RowElements() * SizeOf(y.dtype());
     const int64_t to = slots[static_cast<size_t>(row)];
-    std::memcpy(static_cast<void*>(args.out.Row<T>(to)), y.Row<T>(row),
-                static_cast<size_t>(weight.n) * sizeof(T));
+    std::memcpy(args.out.Rows(to, to + 1).data(), y.data() + row * bytes,
+                static_cast<size_t>(bytes));
   });
   return OkStatus();
 }

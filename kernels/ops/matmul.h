@@ -6,7 +6,9 @@
 // cut into MatmulLeaves(k) equal leaves; inside a leaf products accumulate in
 // fp32 in one fixed order; leaves are combined by a balanced binary tree
 // ((0+1)+(2+3))+((4+5)+(6+7)). A rank that owns an aligned run of leaves owns a
-// subtree, so that tensor parallelism can continue it. CUDA: kernels/README.md.
+// subtree: its PackedMatrix says how many leaves that is, its sums stay in f32,
+// and the ranks' collective goes on with the tree (transport/collective.h).
+// CUDA: kernels/README.md.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +56,9 @@ struct PackedMatrix {
   DType dtype = DType::kF32;
   int64_t n = 0;  // outputs, without padding
   int64_t k = 0;  // inputs, without padding
+  // That k is cut into: MatmulLeaves(k), or of a rank's columns its share of
+  // the leaves of all columns. CUDA kernels cut by k alone.
+  int leaves = 1;
 };
 
 // Packs rows [first_row, first_row + rows) of a weight. The caller zeroes

@@ -55,7 +55,7 @@ struct GroupedMatmul {
     ConstView x;        // [tokens or tokens * top, k], dtype of the weights
     ConstView experts;  // [tokens, top] i32
     std::span<const PackedMatrix> weights;  // [n, k] of each expert
-    View out;  // [tokens * top, n], dtype of x; must not alias x
+    View out;  // [tokens * top, n], dtype of x or f32; must not alias x
   };
 };
 

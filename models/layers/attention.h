@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -24,6 +25,14 @@ struct AttentionShape {
 
   [[nodiscard]] int64_t QueryColumns() const { return heads * head_dim; }
   [[nodiscard]] int64_t KeyColumns() const { return kv_heads * head_dim; }
+
+  // Of a rank: an equal run of heads, with the KV heads that these look at.
+  [[nodiscard]] AttentionShape OfRank(int ranks) const {
+    AttentionShape shape = *this;
+    shape.heads = heads / ranks;
+    shape.kv_heads = std::max<int64_t>(1, kv_heads / ranks);
+    return shape;
+  }
 };
 
 // An RMSNorm over each head's dimensions, one weight [head_dim] for all heads.
@@ -38,13 +47,14 @@ struct PerHeadQueryKeyNorm {
 
 // What lies between the projections of an attention: rotary positions over the
 // first dimensions of each head, or none, and softmax over paged keys and
-// values, of which the layer's state says how far back rows see.
+// values, of which the layer's state says how far back rows see. A rank has its
+// share of the heads.
 class PagedHeads {
  public:
   PagedHeads(const WeightScope& w, const AttentionShape& shape,
              const std::optional<RopeFrequencies>& rope,
              std::optional<PerHeadQueryKeyNorm> norm = std::nullopt)
-      : shape_(shape),
+      : shape_(shape.OfRank(w.ranks())),
         norm_(std::move(norm)),
         inv_freq_(rope.has_value() ? w.Constant(rope->inv_freq) : Tensor()),
         amplitude_(rope.has_value() ? rope->amplitude : 1),
@@ -84,7 +94,7 @@ class PagedHeads {
   }
 
  private:
-  AttentionShape shape_;
+  AttentionShape shape_;  // of the rank
   std::optional<PerHeadQueryKeyNorm> norm_;
   Tensor inv_freq_;  // [rotated dimensions / 2] f32, or empty
   float amplitude_;
@@ -100,12 +110,15 @@ class GroupedQueryAttention {
                         const std::optional<RopeFrequencies>& rope,
                         std::optional<PerHeadQueryKeyNorm> norm = std::nullopt)
       : qkv_(w,
-             {{"q_proj", shape.QueryColumns()},
-              {"k_proj", shape.KeyColumns()},
-              {"v_proj", shape.KeyColumns()}},
+             {{"q_proj", shape.QueryColumns(), split::Outputs(shape.heads)},
+              {"k_proj", shape.KeyColumns(),
+               split::SharedOutputs(shape.kv_heads)},
+              {"v_proj", shape.KeyColumns(),
+               split::SharedOutputs(shape.kv_heads)}},
              shape.hidden),
         heads_(w, shape, rope, std::move(norm)),
-        out_(w, {{"o_proj", shape.hidden}}, shape.QueryColumns()) {}
+        out_(w, {{"o_proj", shape.hidden, split::Inputs(shape.heads)}},
+             shape.QueryColumns()) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
     const Scratch qkv = qkv_(x.view(), step);

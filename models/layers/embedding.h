@@ -13,7 +13,8 @@
 
 namespace baton {
 
-// Token ids to rows; the only way from ids to a Hidden.
+// Token ids to rows; the only way from ids to a Hidden. A rank looks up its
+// columns of all rows.
 class TokenEmbedding {
  public:
   TokenEmbedding(const WeightScope& w, std::string_view name, int64_t vocab,
@@ -27,16 +28,27 @@ class TokenEmbedding {
                     std::span<const int32_t> drawn, Step& step) const {
     Tensor rows = step.NewTensor(step.stream_dtype(),
                                  {static_cast<int64_t>(ids.size()), hidden_});
-    step.Run<Embedding>(embedding_, {.ids = ids,
-                                     .table = table_.view(),
-                                     .out = rows.view(),
-                                     .drawn = drawn});
+    if (step.tp().size() == 1) {
+      LookUp(ids, drawn, rows.view(), step);
+    } else {
+      const Scratch own = step.NewScratch(step.stream_dtype(), rows.shape()[0],
+                                          table_.shape()[1]);
+      LookUp(ids, drawn, own.view(), step);
+      step.Gather(own.view(), rows.view());
+    }
     return {std::move(rows), step};
   }
 
  private:
+  void LookUp(std::span<const int32_t> ids, std::span<const int32_t> drawn,
+              View out, Step& step) const {
+    step.Run<Embedding>(
+        embedding_,
+        {.ids = ids, .table = table_.view(), .out = out, .drawn = drawn});
+  }
+
   int64_t hidden_;
-  Tensor table_;  // [vocab, hidden]
+  Tensor table_;  // [vocab, hidden], or the rank's columns of it
   KernelFn<Embedding> embedding_;
 };
 

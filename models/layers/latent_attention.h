@@ -48,9 +48,11 @@ class MultiHeadLatentAttention {
         .shape = {shape.heads * (shape.own + shape.value), shape.latent}};
     for (int64_t h = 0; h < shape.heads; ++h) {
       const WeightScope head = parts.In(std::to_string(h));
-      keys_.Add(head.Transposed({"key", shape.own, rows}, shape.latent));
+      keys_.Add(head.Transposed(
+          {.name = "key", .rows = shape.own, .elsewhere = rows}, shape.latent));
       rows.first += shape.own;
-      const FusedRows value = {"value", shape.value, rows};
+      const FusedRows value = {
+          .name = "value", .rows = shape.value, .elsewhere = rows};
       values_.Add(head.Matrix({&value, 1}, shape.latent));
       rows.first += shape.value;
     }

@@ -12,12 +12,15 @@
 namespace baton {
 
 // y = x W^T without bias. W [out, in] is packed once, and may be the rows of
-// several tensors of the checkpoint under each other.
+// several tensors of the checkpoint under each other. Of several ranks each has
+// the outputs or the inputs that their splits say; then `in` and `out` are its
+// own, and a sum over some inputs stays in f32.
 class Linear {
  public:
   Linear(const WeightScope& w, std::initializer_list<FusedRows> parts,
          int64_t in)
       : weight_(w.Matrix(std::span(parts.begin(), parts.size()), in)),
+        partial_(weight_.matrix.k < in),
         matmul_(w.Kernel<Matmul>()) {}
 
   [[nodiscard]] int64_t out() const { return weight_.matrix.n; }
@@ -25,7 +28,8 @@ class Linear {
   // x: [rows, in]; the result: [rows, out].
   [[nodiscard]] Scratch operator()(
       ConstView x, Step& step, const MatmulActivation& activation = {}) const {
-    Scratch y = step.NewScratch(x.dim(0), out());
+    Scratch y =
+        step.NewScratch(partial_ ? DType::kF32 : step.dtype(), x.dim(0), out());
     Into(x, y.view(), step.batch().runs, step, activation);
     return y;
   }
@@ -42,6 +46,7 @@ class Linear {
 
  private:
   PackedWeight weight_;
+  bool partial_;
   KernelFn<Matmul> matmul_;
 };
 

@@ -17,25 +17,26 @@ template <typename ActMul>
 class GatedMlp {
  public:
   GatedMlp(const WeightScope& w, int64_t hidden, int64_t ffn)
-      : ffn_(ffn),
-        gate_up_(w, {{"gate_proj", ffn}, {"up_proj", ffn}}, hidden),
-        down_(w, {{"down_proj", hidden}}, ffn),
+      : gate_up_(w,
+                 {{"gate_proj", ffn, split::Outputs(ffn)},
+                  {"up_proj", ffn, split::Outputs(ffn)}},
+                 hidden),
+        down_(w, {{"down_proj", hidden, split::Inputs(ffn)}}, ffn),
         act_mul_(w.Kernel<ActMul>()) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
     return {Of(x.view(), step), step};
   }
-  // x: [rows, hidden]; the result as x.
+  // x: [rows, hidden]; the result as x, still to be summed over the ranks.
   [[nodiscard]] Scratch Of(ConstView x, Step& step) const {
     const Scratch gate_up = gate_up_(x, step);  // [rows, gate | up]
-    const Scratch inner = step.NewScratch(x.dim(0), ffn_);
+    const Scratch inner = step.NewScratch(x.dim(0), gate_up_.out() / 2);
     step.Run<ActMul>(act_mul_,
                      {.gate_up = gate_up.view(), .out = inner.view()});
     return down_(inner.view(), step);
   }
 
  private:
-  int64_t ffn_;
   Linear gate_up_;
   Linear down_;
   KernelFn<ActMul> act_mul_;
@@ -73,8 +74,8 @@ class TwoMatrixMlp {
  public:
   TwoMatrixMlp(const WeightScope& w, int64_t hidden, int64_t ffn,
                Activation activation)
-      : up_(w, {{"up_proj", ffn}}, hidden),
-        down_(w, {{"down_proj", hidden}}, ffn),
+      : up_(w, {{"up_proj", ffn, split::Outputs(ffn)}}, hidden),
+        down_(w, {{"down_proj", hidden, split::Inputs(ffn)}}, ffn),
         activation_(std::move(activation)) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {

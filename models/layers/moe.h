@@ -64,7 +64,7 @@ class GroupedSigmoidRouter {
   GroupedSigmoidRouter(const WeightScope& w, int64_t hidden,
                        const GroupedRouting& routing)
       : routing_(routing),
-        gate_(w, {{"gate", routing.experts}}, hidden),
+        gate_(w, {{"gate", routing.experts, split::kWhole}}, hidden),
         bias_(w.Constant(
             w.Values("gate.e_score_correction_bias", {routing.experts}))),
         route_(w.Kernel<RouteGrouped>()) {}
@@ -108,6 +108,8 @@ struct ExpertNames {
 };
 
 // Of each row the sum over its experts of weight * down(silu(gate(x)) * up(x)).
+// Ranks share every expert's ffn, so that they have as much to do whichever
+// experts are chosen; what an expert gives is summed before it is weighed.
 class GatedSiluExperts {
  public:
   GatedSiluExperts(const WeightScope& w, const ExpertsShape& shape,
@@ -123,17 +125,19 @@ class GatedSiluExperts {
     const TensorRows down = {names.down_stack, {shape.experts, hidden, ffn}};
     for (int64_t e = 0; e < shape.experts; ++e) {
       const WeightScope expert = w.In(std::to_string(e));
-      gate_up_.Add(
-          Fused(expert, hidden,
-                {{names.gate, ffn, RowsFrom(gate_up, e * 2 * ffn)},
-                 {names.up, ffn, RowsFrom(gate_up, e * 2 * ffn + ffn)}}));
+      gate_up_.Add(Fused(expert, hidden,
+                         {{names.gate, ffn, split::Outputs(ffn),
+                           RowsFrom(gate_up, e * 2 * ffn)},
+                          {names.up, ffn, split::Outputs(ffn),
+                           RowsFrom(gate_up, e * 2 * ffn + ffn)}}));
       down_.Add(Fused(expert, ffn,
-                      {{names.down, hidden, RowsFrom(down, e * hidden)}}));
+                      {{names.down, hidden, split::Inputs(ffn),
+                        RowsFrom(down, e * hidden)}}));
     }
   }
 
-  Output<Sum::kPartial> operator()(Input&& x, const Routing& routing,
-                                   Step& step) const {
+  Output<Sum::kComplete> operator()(Input&& x, const Routing& routing,
+                                    Step& step) const {
     return {Of(x.view(), routing, step), step};
   }
   // x: [rows, hidden]; the result as x.
@@ -142,9 +146,10 @@ class GatedSiluExperts {
     const int64_t rows = x.dim(0);
     const int64_t slots = rows * routing.experts.view().dim(1);
     const View experts = routing.experts.view();
-    const Scratch inner = step.NewScratch(slots, shape_.ffn);
+    const int64_t ffn = down_.matrices[0].k;  // of the rank
+    const Scratch inner = step.NewScratch(slots, ffn);
     {
-      const Scratch gate_up = step.NewScratch(slots, 2 * shape_.ffn);
+      const Scratch gate_up = step.NewScratch(slots, 2 * ffn);
       step.Run<GroupedMatmul>(matmul_, {.x = x,
                                         .experts = experts,
                                         .weights = gate_up_.matrices,
@@ -152,11 +157,13 @@ class GatedSiluExperts {
       step.Run<SiluMul>(silu_mul_,
                         {.gate_up = gate_up.view(), .out = inner.view()});
     }
-    const Scratch down = step.NewScratch(slots, shape_.hidden);
+    Scratch partial = step.NewScratch(
+        ffn < shape_.ffn ? DType::kF32 : step.dtype(), slots, shape_.hidden);
     step.Run<GroupedMatmul>(matmul_, {.x = inner.view(),
                                       .experts = experts,
                                       .weights = down_.matrices,
-                                      .out = down.view()});
+                                      .out = partial.view()});
+    const Scratch down = step.Reduced(std::move(partial), step.tp());
     Scratch sum = step.NewScratch(rows, shape_.hidden);
     step.Run<CombineExperts>(combine_, {.y = down.view(),
                                         .weights = routing.weights.view(),

@@ -129,21 +129,28 @@ Status Append(const WeightLoader&, ConstView rows, int64_t, void* to) {
 
 }  // namespace
 
-// Gives `sink` the tensor's rows, in pieces.
+// Gives `sink` what the rank holds of the tensor's rows, in pieces.
 Status WeightLoader::ForRows(const TensorDecl& decl, RowsSink sink, void* to) {
-  const int64_t rows = decl.shape[0];
-  const int64_t row_elements = decl.shape.NumElements() / rows;
+  const TensorSplit::Run rows = decl.split.Rows(decl.shape[0], rank(), ranks());
+  const int64_t row_elements = decl.shape.NumElements() / decl.shape[0];
   const int64_t piece =
       std::max<int64_t>(1, kPieceBytes / (row_elements * SizeOf(DType::kF32)));
-  for (int64_t begin = 0; begin < rows; begin += piece) {
-    const int64_t end = std::min(rows, begin + piece);
+  for (int64_t begin = rows.begin; begin < rows.end; begin += piece) {
+    const int64_t end = std::min(rows.end, begin + piece);
     BATON_ASSIGN_OR_RETURN(HostRows host,
                            options_->weights->Rows(decl, begin, end));
     if (host.view.shape().NumElements() != (end - begin) * row_elements) {
       return InvalidArgument("{}: shape {}, expected rows of {}", decl.name,
                              ToString(host.view.shape()), ToString(decl.shape));
     }
-    if (Status status = sink(*this, host.view, begin, to); !status.ok()) {
+    ConstView held = host.view;
+    if (decl.split.kind == TensorSplit::Kind::kColumns) {
+      const TensorSplit::Run columns =
+          decl.split.Columns(row_elements, rank(), ranks());
+      held = held.Columns(columns.begin, columns.end);
+    }
+    const Status status = sink(*this, held, begin - rows.begin, to);
+    if (!status.ok()) {
       return Annotate(status, "load " + decl.name);
     }
   }
@@ -218,22 +225,26 @@ Tensor WeightScope::Table(std::string_view name, int64_t rows,
                           int64_t columns) const {
   const TensorDecl* decl =
       Declare({.name = fmt::format("{}{}.weight", prefix_, name),
-               .shape = {rows, columns}});
+               .shape = {rows, columns},
+               .split = split::Inputs(columns)});
   if (decl == nullptr) return {};
   const SliceOptions& options = *loader_->options_;
+  const Shape held = {
+      rows,
+      decl->split.Columns(columns, loader_->rank(), loader_->ranks()).size()};
   StatusOr<Buffer> buffer =
-      loader_->Allocate(rows * columns * SizeOf(options.dtype));
+      loader_->Allocate(held.NumElements() * SizeOf(options.dtype));
   if (!buffer.ok()) {
     loader_->Keep(buffer.status());
     return {};
   }
-  Tensor table(*std::move(buffer), options.dtype, decl->shape);
+  Tensor table(*std::move(buffer), options.dtype, held);
   PlainTarget target{table.view(), options.device, options.stream};
   loader_->Keep(loader_->ForRows(*decl, &CopyPlain, &target));
   return table;
 }
 
-PackedWeight WeightScope::NewPacked(int64_t n, int64_t k) const {
+PackedWeight WeightScope::NewPacked(int64_t n, int64_t k, int leaves) const {
   const SliceOptions& options = *loader_->options_;
   PackedWeight weight;
   const int64_t bytes =
@@ -244,8 +255,11 @@ PackedWeight WeightScope::NewPacked(int64_t n, int64_t k) const {
     return weight;
   }
   weight.buffer = *std::move(buffer);
-  weight.matrix = {
-      .data = weight.buffer.data(), .dtype = options.dtype, .n = n, .k = k};
+  weight.matrix = {.data = weight.buffer.data(),
+                   .dtype = options.dtype,
+                   .n = n,
+                   .k = k,
+                   .leaves = leaves};
   loader_->Keep(
       options.device->Clear(weight.buffer.data(), bytes, *options.stream));
   return weight;
@@ -253,10 +267,17 @@ PackedWeight WeightScope::NewPacked(int64_t n, int64_t k) const {
 
 PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
                                  int64_t k) const {
+  const int ranks = loader_->ranks();
+  const auto rows_of = [&](const FusedRows& part) {
+    return part.split.Rows(part.rows, loader_->rank(), ranks).size();
+  };
+  // Parts lie under each other, so that they have the same columns.
+  const int64_t held = parts[0].split.Columns(k, loader_->rank(), ranks).size();
+  const int leaves = MatmulLeaves(k) / static_cast<int>(k / held);
   PackedWeight weight;
   int64_t n = 0;
-  for (const FusedRows& part : parts) n += part.rows;
-  weight.matrix = {.n = n, .k = k};
+  for (const FusedRows& part : parts) n += rows_of(part);
+  weight.matrix = {.n = n, .k = held};
 
   KernelFn<PackMatrix> pack = Kernel<PackMatrix>();
   int64_t first_row = 0;
@@ -266,17 +287,18 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
         Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
                  .shape = {part.rows, k},
                  .form = std::exchange(form, TensorForm::kPackedNext),
+                 .split = part.split,
                  .elsewhere = Elsewhere(part, k),
                  .repeated_as = part.repeated_as});
     if (decl == nullptr) continue;
-    if (first_row == 0) weight = NewPacked(n, k);
+    if (first_row == 0) weight = NewPacked(n, held, leaves);
     if (!loader_->status_.ok()) return weight;
     const SliceOptions& options = *loader_->options_;
     PackedTarget target{
-        weight.buffer.data(), options.dtype, n, k, first_row, pack,
+        weight.buffer.data(), options.dtype, n, held, first_row, pack,
         options.stream};
     loader_->Keep(loader_->ForRows(*decl, &Pack, &target));
-    first_row += part.rows;
+    first_row += rows_of(part);
   }
   return weight;
 }
@@ -287,9 +309,10 @@ PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
       Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
                .shape = {part.rows, k},
                .form = TensorForm::kTransposed,
+               .split = part.split,
                .elsewhere = Elsewhere(part, k)});
   if (decl == nullptr) return {.matrix = {.n = k, .k = part.rows}};
-  PackedWeight weight = NewPacked(k, part.rows);
+  PackedWeight weight = NewPacked(k, part.rows, MatmulLeaves(part.rows));
   const SliceOptions& options = *loader_->options_;
   StatusOr<Tensor> columns =
       Tensor::AllocateHost(options.dtype, {k, part.rows});

@@ -36,10 +36,32 @@ struct PackedMatrices {
   }
 };
 
+// How the ranks of a stage share a matrix. One that says nothing belongs to a
+// layer that runs on one rank.
+namespace split {
+
+// Each rank computes all outputs.
+inline constexpr TensorSplit kWhole = {};
+// Each computes those of its units: heads, or single outputs.
+[[nodiscard]] constexpr TensorSplit Outputs(int64_t units) {
+  return {TensorSplit::Kind::kRows, units};
+}
+// The same, of units that ranks share where there are too few.
+[[nodiscard]] constexpr TensorSplit SharedOutputs(int64_t units) {
+  return {TensorSplit::Kind::kSomeRows, units};
+}
+// Each sums over its inputs alone.
+[[nodiscard]] constexpr TensorSplit Inputs(int64_t units) {
+  return {TensorSplit::Kind::kColumns, units};
+}
+
+}  // namespace split
+
 // Rows of a fused matrix that come from one tensor of the checkpoint.
 struct FusedRows {
   std::string_view name;  // without prefix and ".weight"
   int64_t rows = 0;
+  TensorSplit split = {.kind = TensorSplit::Kind::kOneRank};
   std::optional<TensorRows> elsewhere = std::nullopt;
   std::string repeated_as = {};  // as TensorDecl's
 };
@@ -56,6 +78,11 @@ class WeightLoader {
       : options_(&options), total_(total) {}
 
   [[nodiscard]] bool loads() const { return options_ != nullptr; }
+  [[nodiscard]] int ranks() const {
+    return options_ == nullptr || options_->tp == nullptr
+               ? 1
+               : options_->tp->size();
+  }
   [[nodiscard]] const Status& status() const { return status_; }
   [[nodiscard]] const std::vector<TensorDecl>& declared() const {
     return declared_;
@@ -65,6 +92,9 @@ class WeightLoader {
 
  private:
   friend class WeightScope;
+  [[nodiscard]] int rank() const {
+    return ranks() == 1 ? 0 : options_->tp->rank();
+  }
   using RowsSink = Status (*)(const WeightLoader& loader, ConstView rows,
                               int64_t first, void* to);
 
@@ -96,14 +126,18 @@ class WeightScope {
   [[nodiscard]] WeightScope In(std::string_view name,
                                std::string_view other) const;
   [[nodiscard]] std::string FullName(std::string_view name) const;
+  // Of the stage; 1 while declaring.
+  [[nodiscard]] int ranks() const { return loader_->ranks(); }
 
   // "<name>.weight" [size], in the compute dtype.
   [[nodiscard]] Tensor Vector(std::string_view name, int64_t size) const;
-  // "<name>.weight" [rows, columns], row by row, in the compute dtype.
+  // "<name>.weight" [rows, columns], row by row, in the compute dtype; of the
+  // columns a rank has its share.
   [[nodiscard]] Tensor Table(std::string_view name, int64_t rows,
                              int64_t columns) const;
-  // Tensors "<part>.weight" [part rows, k] under each other, packed. Rows go
-  // from the mapping straight into the packed memory.
+  // Tensors "<part>.weight" [part rows, k] under each other, packed: of each
+  // what the rank holds. Rows go from the mapping straight into the packed
+  // memory.
   [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
                                     int64_t k) const;
   // The matrix of `part` [part rows, k], packed with its columns as rows:
@@ -143,8 +177,8 @@ class WeightScope {
                                                     int64_t k) const;
   // Declares; the declaration, if there is something to load.
   const TensorDecl* Declare(TensorDecl decl) const;
-  // Zeroed memory for a packed matrix [n, k]; without memory a failure.
-  PackedWeight NewPacked(int64_t n, int64_t k) const;
+  // Zeroed memory for a packed matrix; without memory a failure.
+  PackedWeight NewPacked(int64_t n, int64_t k, int leaves) const;
 
   WeightLoader* loader_;
   TensorOwner owner_;

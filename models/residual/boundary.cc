@@ -31,8 +31,8 @@ struct StreamAccess {
 
   static Output<Sum::kComplete> Reduced(Output<Sum::kPartial>&& output,
                                         Collective& group) {
-    output.step_->AllReduce(output.rows_.view(), group);
-    return {std::move(output.rows_), *output.step_};
+    Step& step = *output.step_;
+    return {step.Reduced(std::move(output.rows_), group), step};
   }
   static Output<Sum::kComplete> Moved(Output<Sum::kPartial>&& output) {
     return {std::move(output.rows_), *output.step_};
@@ -52,7 +52,7 @@ struct StreamAccess {
   template <Sum S>
   static boundary::Entered Prepare(Pending<S>&& s, const Norm& norm) {
     if constexpr (S == Sum::kPartial) {
-      s.step_->AllReduce(s.update_.view(), s.step_->tp());
+      s.update_ = s.step_->Reduced(std::move(s.update_), s.step_->tp());
     }
     norm.AddAndApply(s.stream_.view(), s.update_.view(), s.update_.view(),
                      *s.step_);
@@ -121,8 +121,7 @@ Output<Sum::kComplete> ReduceScatter(Output<Sum::kPartial>&& output,
 
 Output<Sum::kComplete> MoveRows(Output<Sum::kComplete>&& output,
                                 Collective& group) {
-  BATON_CHECK(group.size() == 1);  // rows have one layout so far
-  return std::move(output);
+  return std::move(output);  // rows have one layout so far: all on every rank
 }
 
 namespace boundary {

@@ -72,7 +72,8 @@ class BATON_RESIDUAL_NODISCARD Input {
 };
 
 // What a sublayer computed, [rows, hidden]; made by the layer that knows
-// whether its sum is complete.
+// whether its sum is complete. A rank's share of a sum is f32, where there are
+// several.
 template <Sum S>
 class BATON_RESIDUAL_NODISCARD Output {
  public:

@@ -175,11 +175,21 @@ bool IsStageName(const std::string& name) {
          });
 }
 
+Status ReadRanks(const Value& value, StageConfig& stage) {
+  BATON_ASSIGN_OR_RETURN(const int64_t ranks, value.Integer(1, 8));
+  if ((ranks & (ranks - 1)) != 0) {
+    return value.Error("tp: {}, expected 1, 2, 4 or 8", ranks);
+  }
+  stage.tp = static_cast<int>(ranks);
+  return OkStatus();
+}
+
 Status ReadStage(const Value& value, StageConfig& stage) {
-  BATON_RETURN_IF_ERROR(ReadMap(value, {{"name", TextInto(&stage.name)},
-                                        {"layers", [&stage](const Value& v) {
-                                           return ReadLayers(v, stage);
-                                         }}}));
+  BATON_RETURN_IF_ERROR(ReadMap(
+      value,
+      {{"name", TextInto(&stage.name)},
+       {"layers", [&stage](const Value& v) { return ReadLayers(v, stage); }},
+       {"tp", [&stage](const Value& v) { return ReadRanks(v, stage); }}}));
   if (stage.name.empty()) return value.Error("a stage has no name");
   if (!IsStageName(stage.name)) {
     return value.Error(

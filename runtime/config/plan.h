@@ -37,6 +37,7 @@ enum class RouteKind {
 struct StagePlacement {
   std::string name;
   std::vector<UnrolledRange> ranges;  // one per pass of the route
+  int tp = 1;                         // ranks that share its layers
   friend bool operator==(const StagePlacement&,
                          const StagePlacement&) = default;
 };
@@ -59,6 +60,7 @@ struct StageConfig {
   // Half-open; physical layers on a ring route, unrolled layers otherwise.
   // Absent on all stages: the planner splits by bytes.
   std::optional<UnrolledRange> layers;
+  int tp = 1;  // ranks that share the layers: 1, 2, 4 or 8
 };
 struct ServeConfig {
   std::string checkpoint;

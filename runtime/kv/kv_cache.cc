@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kv/kv_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/check.h"
 
 namespace baton {
+
+LayerState LayerState::OfRank(int ranks) const {
+  LayerState state = *this;
+  if (kv_heads > 0) state.kv_heads = std::max<int64_t>(1, kv_heads / ranks);
+  return state;
+}
 
 int64_t LayerState::TokenBytes() const {
   return (2 * kv_heads * head_dim + latent_width) * SizeOf(dtype);

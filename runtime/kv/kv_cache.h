@@ -30,6 +30,8 @@ struct LayerState {
   int64_t latent_width = 0;  // values of a position's latent
   int64_t slot_bytes = 0;    // aligned for f32
 
+  // What each of a stage's ranks keeps: an equal run of KV heads, at least one.
+  [[nodiscard]] LayerState OfRank(int ranks) const;
   [[nodiscard]] int64_t TokenBytes() const;  // of one position
   [[nodiscard]] int64_t PageBytes() const { return kPageTokens * TokenBytes(); }
   [[nodiscard]] int64_t Pages(const KvSizes& sizes) const {

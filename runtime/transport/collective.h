@@ -1,47 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums and moves among the ranks of one stage. Every rank enters every call in
-// the same order, with zero rows too.
+// the same order, with zero rows too. A rank that fails elsewhere enters no
+// more: whoever runs the ranks tells the others.
 #pragma once
 
-#include "runtime/base/check.h"
 #include "runtime/base/status.h"
 #include "runtime/tensor/tensor.h"
 
 namespace baton {
 
-// Owner thread: the stage's.
+// Owner thread: the rank's.
 class Collective {
  public:
   virtual ~Collective() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  // In place: `x` becomes the sum over the ranks, which continues the tree of
-  // matmul leaves (kernels/ops/matmul.h). Internal: the transport failed.
-  virtual Status AllReduce(View x, Stream& stream) = 0;
-  // `out` [rows / size, n]: this rank's rows of the sum of `x` [rows, n].
-  virtual Status ReduceScatter(ConstView x, View out, Stream& stream) = 0;
-  // `out` [rows * size, n]: every rank's `x` [rows, n], in rank order.
+  // `out` [rows, n]: the sum of the ranks' `partial` [rows, n] f32, which goes
+  // on with the tree of matmul leaves (kernels/ops/matmul.h), (0+1)+(2+3), and
+  // is rounded once to the dtype of `out`. Any Status that ended the group.
+  virtual Status AllReduce(ConstView partial, View out, Stream& stream) = 0;
+  // `out` [rows, size * n]: the ranks' `x` [rows, n] beside each other, in rank
+  // order. A rank may want nothing and pass a view without data. Fails as
+  // AllReduce.
   virtual Status AllGather(ConstView x, View out, Stream& stream) = 0;
 };
 
-// A group of one rank: a sum is its only summand. The scattering and gathering
-// callers move the value instead of copying it (models/residual/boundary.cc).
+// A group of one rank. It has nothing to sum, and callers hand on what they
+// have instead of asking (Step::Reduced, Step::Gathered). Internal: asked.
 class SingleRankCollective final : public Collective {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  Status AllReduce(View x, Stream& stream) override { return OkStatus(); }
-  Status ReduceScatter(ConstView x, View out, Stream& stream) override {
-    return Alias(x, out);
+  Status AllReduce(ConstView partial, View out, Stream& stream) override {
+    return Internal("all-reduce of one rank");
   }
   Status AllGather(ConstView x, View out, Stream& stream) override {
-    return Alias(x, out);
-  }
-
- private:
-  static Status Alias(ConstView x, View out) {
-    BATON_CHECK(x.data() == out.data());
-    return OkStatus();
+    return Internal("all-gather of one rank");
   }
 };
 

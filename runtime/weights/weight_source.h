@@ -40,6 +40,28 @@ enum class TensorForm : uint8_t {
   kFloats,      // f32 whatever the compute dtype; the file's type is free
 };
 
+// What each of a stage's ranks holds of a tensor.
+struct TensorSplit {
+  enum class Kind : uint8_t {
+    kWhole,     // all of it
+    kRows,      // an equal run of rows
+    kSomeRows,  // the same; ranks share a run where there are too few units
+    kColumns,   // an equal run of columns
+    kOneRank,   // all of it: its layer cannot be shared
+  };
+  Kind kind = Kind::kWhole;
+  int64_t units = 1;  // heads, say: equal runs that are not cut themselves
+
+  // [begin, end) of `all` rows or columns.
+  struct Run {
+    int64_t begin = 0;
+    int64_t end = 0;
+    [[nodiscard]] int64_t size() const { return end - begin; }
+  };
+  [[nodiscard]] Run Rows(int64_t all, int rank, int ranks) const;
+  [[nodiscard]] Run Columns(int64_t all, int rank, int ranks) const;
+};
+
 // One tensor a decoder declares.
 struct TensorDecl {
   std::string name;
@@ -48,6 +70,7 @@ struct TensorDecl {
   bool optional = false;         // may be missing from the file
   bool any_one_element = false;  // accepts [] and [1]
   TensorForm form = TensorForm::kPlain;
+  TensorSplit split = {};  // of its rows, and columns of rank 2
   // Where a file without this name may have it: `shape` is rank 2 then.
   std::optional<TensorRows> elsewhere = std::nullopt;
   // A tensor that files may have too and that is not read, since it repeats

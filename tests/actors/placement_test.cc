@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "actors/local_pipeline.h"
@@ -342,6 +344,48 @@ TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
   ExpectPredicted("cpu", {"apertus", "arcee", "exaone4-hybrid", "exaone4-tied",
                           "kimi-linear", "kimi-linear-5x", "mixtral",
                           "nanbeige", "spark2_5"});
+}
+
+// Shares of heads, copies of KV heads, and what every rank has whole.
+TEST(CountBytesTest, MatchesWhatRanksAllocateTogether) {
+  KernelRegistry kernels;
+  ASSERT_TRUE(RegisterKernels(kernels).ok());
+  const std::unique_ptr<Device> device = NewCpuDevice(1);
+  const std::unique_ptr<Stream> stream = device->NewStream().value();
+  const std::unique_ptr<WeightSource> weights = NewRandomWeights(1);
+  for (const char* name : {"arcee", "mixtral", "exaone4-hybrid"}) {
+    nlohmann::json json = nlohmann::json::parse(std::ifstream(fmt::format(
+        "{}/tests/checkpoints/{}/config.json", BATON_SOURCE_DIR, name)));
+    json.update({{"hidden_size", 128},
+                 {"num_attention_heads", 8},
+                 {"num_key_value_heads", 2},
+                 {"head_dim", 32},
+                 {"intermediate_size", 512},
+                 {"vocab_size", 320}});
+    const ModelConfig config = ModelConfig::Parse(json.dump(), name).value();
+    const Decoder* decoder = FindDecoder(config.architecture()).value();
+    const DecoderInfo info = decoder->describe(config, DType::kBF16).value();
+    const std::vector<TensorDecl> tensors = decoder->tensors(config).value();
+    const KvSizes sizes = {.pages = 4, .window_pages = 3, .state_slots = 2};
+    for (const int ranks : {1, 2, 4, 8}) {
+      const DecoderBytes bytes =
+          CountBytes(info, tensors, DType::kBF16, DeviceKind::kCpu, ranks);
+      const StagePlacement stage = {.ranges = {{0, info.unrolled_layers()}},
+                                    .tp = ranks};
+      const StageBytes predicted = PredictStageBytes(info, bytes, stage, sizes);
+      const StatusOr<std::unique_ptr<StageSlice>> slice =
+          decoder->build(config, {.ranges = stage.ranges,
+                                  .kv = sizes,
+                                  .kernels = &kernels,
+                                  .device = device.get(),
+                                  .stream = stream.get(),
+                                  .weights = weights.get(),
+                                  .ranks = ranks});
+      ASSERT_THAT(slice, IsOk());
+      EXPECT_EQ(predicted.weights, (*slice)->WeightBytes()) << name << ranks;
+      EXPECT_EQ(predicted.kv, (*slice)->KvBytes()) << name << ranks;
+    }
+  }
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {

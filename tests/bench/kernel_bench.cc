@@ -175,7 +175,7 @@ class Bench {
 
   void Multiply(size_t matrix, ConstView x, View y) {
     const PackedMatrix weight = {packed_[matrix].data(), DType::kBF16, side_,
-                                 side_};
+                                 side_, MatmulLeaves(side_)};
     BATON_CHECK(matmul_({.x = x, .weight = weight, .out = y}, *stream_).ok());
   }
 

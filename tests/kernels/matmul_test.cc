@@ -142,6 +142,54 @@ TEST_P(MatmulTest, AddsRunsOfLeavesAsABalancedTree) {
   }
 }
 
+// A rank's columns have leaves of their own: fewer than a matrix of that size.
+TEST_P(MatmulTest, GivesRanksSubtreesThatAddUpToTheWhole) {
+  for (const DType dtype : kFloatTypes) {
+    const Weight weight(machine(), dtype, 70, 1024, 1);
+    const Tensor x = Random(dtype, {37, 1024}, 2);
+    const Tensor whole = Multiply(machine(), x.view(), weight, DType::kF32);
+    for (const int ranks : {2, 4, 8}) {
+      std::vector<Tensor> sums;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Weight part(machine(), weight, rank, ranks);
+        ASSERT_EQ(part.leaves, 8 / ranks);
+        const int64_t k = 1024 / ranks;
+        sums.push_back(Multiply(machine(),
+                                x.view().Columns(rank * k, (rank + 1) * k),
+                                part, DType::kF32));
+      }
+      const auto tree = [&](const auto& self, int first, int count, int64_t row,
+                            int64_t i) -> float {
+        if (count == 1) {
+          return At(sums[static_cast<size_t>(first)].view(), row, i);
+        }
+        const int half = count / 2;
+        return self(self, first, half, row, i) +
+               self(self, first + half, half, row, i);
+      };
+      for (int64_t at = 0; at < 37 * 70; ++at) {
+        const int64_t row = at / 70, i = at % 70;
+        ASSERT_EQ(tree(tree, 0, ranks, row, i), At(whole.view(), row, i))
+            << ranks << " ranks, row " << row << " column " << i;
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, RefusesLeavesThatDoNotCutK) {
+  Weight weight(machine(), DType::kF32, 70, 96, 1);
+  const Tensor x = Random(DType::kF32, {2, 96}, 2);
+  const Tensor out = Poisoned(DType::kF32, {2, 70});
+  for (const int leaves : {0, 2, 3}) {
+    weight.leaves = leaves;
+    EXPECT_EQ(
+        machine()
+            .Run<Matmul>(DType::kF32, {x.view(), weight.matrix(), out.view()})
+            .code(),
+        StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_P(MatmulTest, ReadsRowsThatLieApart) {
   for (const DType dtype : kFloatTypes) {
     const Weight weight(machine(), dtype, 70, 64, 1);

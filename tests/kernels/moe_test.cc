@@ -128,8 +128,12 @@ class GroupedMatmulTest : public IsaTest {
  protected:
   Tensor Multiply(Machine& machine, ConstView x, ConstView chosen,
                   const Experts& experts) {
+    return Multiply(machine, x, chosen, experts, x.dtype());
+  }
+  Tensor Multiply(Machine& machine, ConstView x, ConstView chosen,
+                  const Experts& experts, DType out_dtype) {
     const PackedMatrix& one = experts.matrices[0];
-    Tensor out = Poisoned(one.dtype, {chosen.dim(0) * chosen.dim(1), one.n});
+    Tensor out = Poisoned(out_dtype, {chosen.dim(0) * chosen.dim(1), one.n});
     EXPECT_TRUE(machine
                     .Run<GroupedMatmul>(
                         one.dtype, {x, chosen, experts.matrices, out.view()})
@@ -138,13 +142,18 @@ class GroupedMatmulTest : public IsaTest {
   }
   // Each slot by a matmul of its own.
   void ExpectEachRow(ConstView x, ConstView chosen, const Experts& experts) {
-    const Tensor out = Multiply(machine(), x, chosen, experts);
+    ExpectEachRow(x, chosen, experts, x.dtype());
+    ExpectEachRow(x, chosen, experts, DType::kF32);
+  }
+  void ExpectEachRow(ConstView x, ConstView chosen, const Experts& experts,
+                     DType out_dtype) {
+    const Tensor out = Multiply(machine(), x, chosen, experts, out_dtype);
     const int64_t top = chosen.dim(1);
     for (int64_t slot = 0; slot < out.shape()[0]; ++slot) {
       const int64_t row = x.dim(0) == chosen.dim(0) ? slot / top : slot;
       const auto e =
           static_cast<size_t>(chosen.Row<int32_t>(slot / top)[slot % top]);
-      const Tensor want = Poisoned(x.dtype(), {1, experts.matrices[e].n});
+      const Tensor want = Poisoned(out_dtype, {1, experts.matrices[e].n});
       ASSERT_TRUE(machine()
                       .Run<Matmul>(x.dtype(), {.x = x.Rows(row, row + 1),
                                                .weight = experts.matrices[e],

@@ -51,7 +51,8 @@ class Pipeline {
   static constexpr int kPagesEach = 16;  // 256 tokens
 
   Pipeline(const Decoder& decoder, const ModelConfig& config,
-           const WeightSource& weights, DType dtype, const Stages& stages) {
+           const WeightSource& weights, DType dtype, const Stages& stages,
+           int ranks = 1) {
     Machine& machine = Machine::Get();
     for (const std::vector<UnrolledRange>& ranges : stages) {
       StatusOr<std::unique_ptr<StageSlice>> slice =
@@ -63,7 +64,8 @@ class Pipeline {
                                  .kernels = &machine.kernels,
                                  .device = machine.device.get(),
                                  .stream = machine.stream.get(),
-                                 .weights = &weights});
+                                 .weights = &weights,
+                                 .ranks = ranks});
       if (!slice.ok()) ADD_FAILURE() << slice.status();
       for (UnrolledRange range : ranges) {
         route_.push_back({range, slices_.size()});

@@ -11,19 +11,20 @@
 namespace baton::testing {
 namespace {
 
-// A group that counts its sums and doubles what it sums, as two equal ranks.
+// A group that counts its sums and doubles what it sums.
 class TwoEqualRanks : public Collective {
  public:
   int rank() const override { return 0; }
-  int size() const override { return 1; }
-  Status AllReduce(View x, Stream&) override {
+  int size() const override { return 2; }
+  Status AllReduce(ConstView x, View sum, Stream&) override {
     ++sums;
     for (int64_t r = 0; r < x.dim(0); ++r) {
-      for (int64_t i = 0; i < x.dim(1); ++i) x.Row<float>(r)[i] *= 2;
+      for (int64_t i = 0; i < x.dim(1); ++i) {
+        sum.Row<float>(r)[i] = 2 * x.Row<float>(r)[i];
+      }
     }
     return OkStatus();
   }
-  Status ReduceScatter(ConstView, View, Stream&) override { return OkStatus(); }
   Status AllGather(ConstView, View, Stream&) override { return OkStatus(); }
   int sums = 0;
 };

@@ -64,6 +64,7 @@ StageSpec SomeSpec() {
   spec.ranges = {{0, 2}, {4, 6}};
   spec.dtype = DType::kF32;
   spec.kv = {.pages = 100, .window_pages = 30, .state_slots = 6};
+  spec.tp = 2;
   return spec;
 }
 
@@ -248,6 +249,12 @@ TEST(WireTest, RefusesSpecsOutOfRange) {
   spec = ToProto(SomeSpec());
   spec.set_state_slots(-1);
   EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument));
+  for (const int ranks : {0, 9}) {
+    spec = ToProto(SomeSpec());
+    spec.set_tp(ranks);
+    EXPECT_THAT(FromProto(spec),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("tp")));
+  }
   spec = ToProto(SomeSpec());
   spec.clear_config();
   EXPECT_THAT(FromProto(spec), StatusIs(StatusCode::kInvalidArgument));

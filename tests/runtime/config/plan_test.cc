@@ -71,6 +71,15 @@ TEST(ServeConfigTest, NeedsOnlyStages) {
   EXPECT_FALSE(config->stages[0].layers.has_value());
 }
 
+TEST(ServeConfigTest, ReadsRanksOfEachStage) {
+  StatusOr<ServeConfig> config = Parse("stages: [{name: a, tp: 4}, {name: b}]");
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->stages[0].tp, 4);
+  EXPECT_EQ(config->stages[1].tp, 1);
+  ExpectError("stages:\n  - name: a\n    tp: 3\n", "tp: 3, expected 1, 2, 4");
+  ExpectError("stages:\n  - name: a\n    tp: 16\n", "tp: expected an integer");
+}
+
 TEST(ServeConfigTest, NamesTheLineOfAnUnknownKey) {
   ExpectError("stages: [{name: a}]\nkv_token: 4\n",
               "plan.yaml:2: unknown key kv_token");
