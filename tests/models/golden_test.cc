@@ -19,6 +19,7 @@ constexpr Row kRows[] = {
     {"apertus-4x-sharded", 0.05},
     {"arcee", 0.05},
     {"arcee-mscale", 0.05},
+    {"arcee-ranks", 0.05},
     {"exaone4-hybrid", 0.05},
     {"exaone4-tied", 0.05},
     {"kimi-linear", 0.05},
