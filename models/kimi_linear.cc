@@ -27,21 +27,13 @@ namespace {
 
 constexpr float kLatentEps = 1e-6f;
 
-ExpertNames NamesOfExperts(const WeightScope& w) {
-  return {.gate = "w1",
-          .up = "w3",
-          .down = "w2",
-          .gate_up_stack = w.FullName("mlp.experts.gate_up_proj"),
-          .down_stack = w.FullName("mlp.experts.down_proj")};
-}
-
 // Routed experts, and shared ones that see every row.
 class KimiMixture {
  public:
   KimiMixture(const KimiLinearConfig& c, const WeightScope& layer,
               const WeightScope& w)
       : router_(w, c.hidden(), c.routing),
-        experts_(w.In("experts"), c.Experts(), NamesOfExperts(layer)),
+        experts_(w.In("experts"), c.Experts(), ExpertNames::LikeMixtral(layer)),
         shared_(w.In("shared_experts"), c.hidden(), c.shared_ffn) {}
 
   Output<Sum::kComplete> operator()(Input&& x, Step& step) const {

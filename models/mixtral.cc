@@ -31,14 +31,6 @@ FusedRows GateRows(const MixtralConfig& c, const WeightScope& w) {
           TensorRows{w.FullName("mlp.gate.weight"), {c.experts, c.hidden()}}};
 }
 
-ExpertNames NamesOfExperts(const WeightScope& w) {
-  return {.gate = "w1",
-          .up = "w3",
-          .down = "w2",
-          .gate_up_stack = w.FullName("mlp.experts.gate_up_proj"),
-          .down_stack = w.FullName("mlp.experts.down_proj")};
-}
-
 class MixtralLayer {
  public:
   using Between = Pending<Sum::kComplete>;
@@ -49,7 +41,7 @@ class MixtralLayer {
         ffn_norm_(w, "post_attention_layernorm", c.hidden(), c.eps),
         router_(w, GateRows(c, w), c.hidden(), c.top),
         experts_(w.In("block_sparse_moe.experts"), c.Experts(),
-                 NamesOfExperts(w)) {}
+                 ExpertNames::LikeMixtral(w)) {}
 
   Between Forward(StreamForm auto s, Step& step) const {
     auto [a, open] = boundary::Prepare(std::move(s), attention_norm_);

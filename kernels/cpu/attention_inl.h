@@ -208,9 +208,13 @@ inline Softmax Weigh(float* weights, int64_t from, int64_t to) {
   return {largest, Vec::SumLanes(all)};
 }
 
-// Adds a span's result to the total of the spans before it.
-inline void Combine(float* total, const float* weighted, float before,
-                    float now, int64_t n) {
+// Joins a span's softmax and weighted values, of one query and n columns, to
+// those of the spans before it.
+inline void Combine(float& largest, float& sum, float* total,
+                    const Softmax& span, const float* weighted, int64_t n) {
+  const float joint = largest > span.largest ? largest : span.largest;
+  const float before = ExpOf(largest - joint);
+  const float now = ExpOf(span.largest - joint);
   int64_t d = 0;
   for (; d + kLanes <= n; d += kLanes) {
     Vec::Store(total + d,
@@ -220,6 +224,8 @@ inline void Combine(float* total, const float* weighted, float before,
   for (; d < n; ++d) {
     total[d] = __builtin_fmaf(total[d], before, weighted[d] * now);
   }
+  sum = __builtin_fmaf(sum, before, span.sum * now);
+  largest = joint;
 }
 
 // Weighted values of kRows queries, which see tokens [from, to) of the span.
@@ -266,16 +272,9 @@ void SpanOf(const AttentionTile<T>& tile, const State<T>& state, int query,
   }
   SpanValues<T, kRows>(tile, state, query, begin, from, to);
   for (int r = 0; r < kRows; ++r) {
-    float& largest = state.largest[query + r];
-    float& sum = state.sum[query + r];
-    const float joint =
-        largest > softmax[r].largest ? largest : softmax[r].largest;
-    const float before = ExpOf(largest - joint);
-    const float now = ExpOf(softmax[r].largest - joint);
     const int64_t at = (query + r) * tile.head_dim;
-    Combine(state.total + at, state.weighted + at, before, now, tile.head_dim);
-    sum = __builtin_fmaf(sum, before, softmax[r].sum * now);
-    largest = joint;
+    Combine(state.largest[query + r], state.sum[query + r], state.total + at,
+            softmax[r], state.weighted + at, tile.head_dim);
   }
 }
 

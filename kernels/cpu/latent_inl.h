@@ -132,16 +132,9 @@ void LatentSpan(const LatentTile<T>& tile, const LatentState<T>& state,
   }
   LatentSums<T, kQueries>(tile, state, query, begin, tokens);
   for (int q = 0; q < kQueries; ++q) {
-    float& largest = state.largest[query + q];
-    float& sum = state.sum[query + q];
-    const float joint =
-        largest > softmax[q].largest ? largest : softmax[q].largest;
-    const float before = ExpOf(largest - joint);
-    const float now = ExpOf(softmax[q].largest - joint);
     const int64_t at = (query + q) * tile.latent;
-    Combine(state.total + at, state.weighted + at, before, now, tile.latent);
-    sum = __builtin_fmaf(sum, before, softmax[q].sum * now);
-    largest = joint;
+    Combine(state.largest[query + q], state.sum[query + q], state.total + at,
+            softmax[q], state.weighted + at, tile.latent);
   }
 }
 

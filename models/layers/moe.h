@@ -105,6 +105,15 @@ struct ExpertsShape {
 struct ExpertNames {
   std::string_view gate, up, down;
   std::string gate_up_stack, down_stack;  // in full
+
+  // Mixtral's, which others took over; `w` is the layer's scope.
+  [[nodiscard]] static ExpertNames LikeMixtral(const WeightScope& w) {
+    return {.gate = "w1",
+            .up = "w3",
+            .down = "w2",
+            .gate_up_stack = w.FullName("mlp.experts.gate_up_proj"),
+            .down_stack = w.FullName("mlp.experts.down_proj")};
+  }
 };
 
 // Of each row the sum over its experts of weight * down(silu(gate(x)) * up(x)).

@@ -13,6 +13,29 @@ Xielu::Args XieluArgs(ConstView x, View out) {
   return {x, out, 0.2033823208f, -1.0502256128f, 0.5f, -1e-6f};
 }
 
+// Of an op that makes [rows, width] out of [rows, gates | ups].
+template <typename Op>
+void ExpectLikeTheReference(Machine& machine) {
+  Machine reference(CpuIsa::kReference);
+  for (const DType dtype : kFloatTypes) {
+    for (const int64_t width : kWidths) {
+      const Tensor x = Random(dtype, {3, 2 * width}, 1, 4);
+      const Tensor out = Poisoned(dtype, {3, width});
+      const Tensor want = Poisoned(dtype, {3, width});
+      ASSERT_TRUE(machine.Run<Op>(dtype, {x.view(), out.view()}).ok());
+      ASSERT_TRUE(reference.Run<Op>(dtype, {x.view(), want.view()}).ok());
+      ExpectNear(out.view(), want.view(), 2 * Tolerance(dtype), 1e-6f);
+    }
+  }
+}
+template <typename Op>
+void ExpectRefusesOddInput(Machine& machine) {
+  const Tensor x = Poisoned(DType::kF32, {2, 9});
+  const Tensor out = Poisoned(DType::kF32, {2, 4});
+  EXPECT_EQ(machine.Run<Op>(DType::kF32, {x.view(), out.view()}).code(),
+            StatusCode::kInvalidArgument);
+}
+
 class SiluMulTest : public IsaTest {};
 BATON_FOR_EACH_ISA(SiluMulTest);
 
@@ -36,24 +59,11 @@ TEST_P(SiluMulTest, RoundsOnceAfterTheProduct) {
 }
 
 TEST_P(SiluMulTest, AgreesWithTheReference) {
-  Machine reference(CpuIsa::kReference);
-  for (const DType dtype : kFloatTypes) {
-    for (const int64_t width : kWidths) {
-      const Tensor x = Random(dtype, {3, 2 * width}, 1, 4);
-      const Tensor out = Poisoned(dtype, {3, width});
-      const Tensor want = Poisoned(dtype, {3, width});
-      ASSERT_TRUE(machine().Run<SiluMul>(dtype, {x.view(), out.view()}).ok());
-      ASSERT_TRUE(reference.Run<SiluMul>(dtype, {x.view(), want.view()}).ok());
-      ExpectNear(out.view(), want.view(), 2 * Tolerance(dtype), 1e-6f);
-    }
-  }
+  ExpectLikeTheReference<SiluMul>(machine());
 }
 
 TEST_P(SiluMulTest, RefusesAnInputThatIsNotTwiceAsWide) {
-  const Tensor x = Poisoned(DType::kF32, {2, 9});
-  const Tensor out = Poisoned(DType::kF32, {2, 4});
-  EXPECT_EQ(machine().Run<SiluMul>(DType::kF32, {x.view(), out.view()}).code(),
-            StatusCode::kInvalidArgument);
+  ExpectRefusesOddInput<SiluMul>(machine());
 }
 
 class GeluMulTest : public IsaTest {};
@@ -82,24 +92,11 @@ TEST_P(GeluMulTest, RoundsOnceAfterTheProduct) {
 }
 
 TEST_P(GeluMulTest, AgreesWithTheReference) {
-  Machine reference(CpuIsa::kReference);
-  for (const DType dtype : kFloatTypes) {
-    for (const int64_t width : kWidths) {
-      const Tensor x = Random(dtype, {3, 2 * width}, 1, 4);
-      const Tensor out = Poisoned(dtype, {3, width});
-      const Tensor want = Poisoned(dtype, {3, width});
-      ASSERT_TRUE(machine().Run<GeluMul>(dtype, {x.view(), out.view()}).ok());
-      ASSERT_TRUE(reference.Run<GeluMul>(dtype, {x.view(), want.view()}).ok());
-      ExpectNear(out.view(), want.view(), 2 * Tolerance(dtype), 1e-6f);
-    }
-  }
+  ExpectLikeTheReference<GeluMul>(machine());
 }
 
 TEST_P(GeluMulTest, RefusesAnInputThatIsNotTwiceAsWide) {
-  const Tensor x = Poisoned(DType::kF32, {2, 9});
-  const Tensor out = Poisoned(DType::kF32, {2, 4});
-  EXPECT_EQ(machine().Run<GeluMul>(DType::kF32, {x.view(), out.view()}).code(),
-            StatusCode::kInvalidArgument);
+  ExpectRefusesOddInput<GeluMul>(machine());
 }
 
 class GateHeadsTest : public IsaTest {};
