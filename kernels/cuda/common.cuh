@@ -194,6 +194,24 @@ __device__ __forceinline__ T WarpMax(T x) {
   return x;
 }
 
+// A warp: counts[i + 1] = what [0, i] have in all, from what each has.
+__device__ __forceinline__ void AddUp(int n, int* counts) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int before = 0;
+  for (int first = 0; first < n; first += kWarp) {
+    const int i = first + lane;
+    int sum = i < n ? counts[i + 1] : 0;
+#pragma unroll
+    for (int width = 1; width < kWarp; width *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, sum, width);
+      if (lane >= width) sum += other;
+    }
+    if (i < n) counts[i + 1] = before + sum;
+    before += __shfl_sync(kAllLanes, sum, kWarp - 1);
+  }
+  if (lane == 0) counts[0] = 0;
+}
+
 // Sum over a block of whole warps, warps added in order. `scratch` holds one
 // value per warp; ends with no barrier, so use another scratch next time or
 // put one between.

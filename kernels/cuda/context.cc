@@ -2,6 +2,7 @@
 #include "kernels/cuda/context.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace baton::cuda {
 
@@ -15,6 +16,7 @@ Context& Context::Of(Stream& stream) {
 Context::~Context() {
   for (void* block : workspace_.blocks) cudaFree(block);
   for (void* block : counters_.blocks) cudaFree(block);
+  for (auto& [data, group] : grouped_) cudaFree(group.memory);
 }
 
 StatusOr<void*> Context::Grown(Pool& pool, int64_t bytes) {
@@ -58,6 +60,46 @@ StatusOr<const SkinnyWeight*> Context::Skinny(const PackedMatrix& weight) {
     kept = std::move(made);
   }
   return kept.get();
+}
+
+StatusOr<const GroupedWeights*> Context::Grouped(
+    std::span<const PackedMatrix> weights) {
+  if (weights.empty()) return InvalidArgument("grouped_matmul: no experts");
+  if (auto found = grouped_.find(weights[0].data); found != grouped_.end()) {
+    return &found->second.weights;
+  }
+  const size_t count = weights.size();
+  const size_t map_bytes = count * sizeof(CUtensorMap);
+  std::vector<std::byte> arrays(map_bytes + count * sizeof(const void*));
+  KeptGroup group = {.weights = {.experts = static_cast<int64_t>(count),
+                                 .n = weights[0].n,
+                                 .k = weights[0].k,
+                                 .ldw = RowStrideOf(weights[0])}};
+  for (size_t e = 0; e < count; ++e) {
+    BATON_ASSIGN_OR_RETURN(const SkinnyWeight* one, Skinny(weights[e]));
+    std::memcpy(arrays.data() + e * sizeof(CUtensorMap), &one->map,
+                sizeof(CUtensorMap));
+    std::memcpy(arrays.data() + map_bytes + e * sizeof(const void*), &one->w,
+                sizeof(const void*));
+    group.weights.plain |= one->plain;
+  }
+  constexpr std::string_view kWhat = "grouped_matmul: describe the experts";
+  BATON_RETURN_IF_ERROR(
+      CudaStatus(cudaMalloc(&group.memory, arrays.size()), kWhat));
+  auto* to = static_cast<std::byte*>(group.memory);
+  group.weights.maps = reinterpret_cast<const CUtensorMap*>(to);
+  group.weights.pointers = reinterpret_cast<const void* const*>(to + map_bytes);
+  const GroupedWeights& kept =
+      grouped_.emplace(weights[0].data, group).first->second.weights;
+  if (Status copied = CudaStatus(
+          cudaMemcpy(to, arrays.data(), arrays.size(), cudaMemcpyHostToDevice),
+          kWhat);
+      !copied.ok()) {
+    grouped_.erase(weights[0].data);
+    cudaFree(to);
+    return copied;
+  }
+  return &kept;
 }
 
 StatusOr<LtMatmul*> Context::Lt(const PackedMatrix& weight, LtOut out) {

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "kernels/cuda/grouped_matmul.h"
 #include "kernels/cuda/lt_matmul.h"
 #include "kernels/cuda/skinny_matmul.h"
 #include "kernels/ops/matmul.h"
@@ -35,6 +37,9 @@ class Context : public CudaAttachment {
   [[nodiscard]] StatusOr<int32_t*> Counters(int64_t count);
   [[nodiscard]] StatusOr<const SkinnyWeight*> Skinny(
       const PackedMatrix& weight);
+  // Of the experts' matrices, which are of one shape.
+  [[nodiscard]] StatusOr<const GroupedWeights*> Grouped(
+      std::span<const PackedMatrix> weights);
   // With an algorithm chosen for the weight's shape.
   [[nodiscard]] StatusOr<LtMatmul*> Lt(const PackedMatrix& weight, LtOut out);
 
@@ -53,6 +58,11 @@ class Context : public CudaAttachment {
   std::map<std::tuple<const std::byte*, int64_t, int64_t>,
            std::unique_ptr<SkinnyWeight>>
       skinny_;
+  struct KeptGroup {
+    GroupedWeights weights;
+    void* memory = nullptr;  // the arrays, on the device
+  };
+  std::map<const std::byte*, KeptGroup> grouped_;  // by the first one's data
   std::unique_ptr<LtMatmul> lt_;
 };
 

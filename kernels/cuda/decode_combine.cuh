@@ -105,24 +105,6 @@ __device__ __forceinline__ int FullSpans(int tokens) {
   return rounded > 0 ? rounded - 1 : 0;
 }
 
-// A warp: counts[i + 1] = what rows [0, i] have in all, from what each has.
-__device__ __forceinline__ void AddUp(int rows, int* counts) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  int before = 0;
-  for (int first = 0; first < rows; first += kWarp) {
-    const int i = first + lane;
-    int sum = i < rows ? counts[i + 1] : 0;
-#pragma unroll
-    for (int width = 1; width < kWarp; width *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, sum, width);
-      if (lane >= width) sum += other;
-    }
-    if (i < rows) counts[i + 1] = before + sum;
-    before += __shfl_sync(kAllLanes, sum, kWarp - 1);
-  }
-  if (lane == 0) counts[0] = 0;
-}
-
 // All threads: what the rows need, and how many spans come before each.
 template <int kThreads>
 __device__ __forceinline__ void ReadRows(const DecodeWork& work,

@@ -7,6 +7,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/moe.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/sample.h"
 #include "kernels/registry.h"
@@ -15,6 +16,9 @@ namespace baton::cuda {
 
 Status PackMatrixCuda(const PackMatrix::Args& args, Stream& stream);
 Status MatmulCuda(const Matmul::Args& args, Stream& stream);
+Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream);
+Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream);
+Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream);
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
 Status AddCuda(const Add::Args& args, Stream& stream);

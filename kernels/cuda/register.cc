@@ -11,6 +11,9 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   constexpr DType kType = DType::kBF16;
   registry.Add<PackMatrix>(kCuda, kType, &cuda::PackMatrixCuda);
   registry.Add<Matmul>(kCuda, kType, &cuda::MatmulCuda);
+  registry.Add<RouteTopK>(kCuda, kType, &cuda::RouteTopKCuda);
+  registry.Add<GroupedMatmul>(kCuda, kType, &cuda::GroupedMatmulCuda);
+  registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
   registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
   registry.Add<Add>(kCuda, kType, &cuda::AddCuda);

@@ -38,8 +38,10 @@ struct SkinnyWork {
 
 // The blocking of one instantiation: a block of kTeams teams of
 // kRowParts * kTokenParts warps, each of 32 rows and kTokenTiles * 8 tokens.
-template <int kRowParts, int kTokenParts, int kTokenTiles, int kTeams>
+template <int kRowParts_, int kTokenParts_, int kTokenTiles, int kTeams>
 struct SkinnyTile {
+  static constexpr int kRowParts = kRowParts_;
+  static constexpr int kTokenParts = kTokenParts_;
   static constexpr int kTeamThreads = 32 * kRowParts * kTokenParts;
   static constexpr int kThreads = kTeams * kTeamThreads;
   static constexpr int kMinBlocks = 512 / kThreads;  // 128 registers
@@ -67,13 +69,14 @@ struct SkinnyTile {
 template <typename Tile>
 class SkinnyStages {
  public:
-  // The groups [group, end) of K.
+  // The groups [group, end) of K; rows of W and of x from these on.
   __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
-                          int first_row, int group, int end)
+                          int first_row, int first_token, int group, int end)
       : stages_(stages),
         barriers_(barriers),
         slots_(slots),
         first_row_(first_row),
+        first_token_(first_token),
         next_(group),
         end_(end),
         team_(static_cast<int>(threadIdx.x) / Tile::kTeamThreads),
@@ -142,12 +145,12 @@ class SkinnyStages {
   }
   __device__ void StartX(const CUtensorMap& x_map, int slot, int group) const {
     CopyBox(stages_ + Tile::kStageBytes * slot + Tile::kWBytes, x_map,
-            group * kGroup, 0, barriers_ + 8 * slot);
+            group * kGroup, first_token_, barriers_ + 8 * slot);
   }
 
   uint32_t stages_, barriers_;
   int slots_;
-  int first_row_;
+  int first_row_, first_token_;
   int next_, end_;  // group to copy next
   int team_;
   bool leads_;
@@ -235,29 +238,30 @@ __device__ __forceinline__ float SumOfBlocks(uint32_t at, int stride,
   return sum;
 }
 
-#endif
+// The rows of x that a block multiplies, and where the products go.
+struct SkinnyTokens {
+  int first = 0;
+  int count = 0;
+  const int32_t* out_rows = nullptr;  // of all rows of x; null: as they are
 
-// The blocks of a cluster have 4 or 8 teams, so that a team has 2 leaves or 1.
-template <int kRowParts, int kTokenParts, int kTokenTiles, int kTeams>
-__global__ void __launch_bounds__(
-    SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>::kThreads,
-    SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>::kMinBlocks)
-    SkinnyKernel(const __grid_constant__ CUtensorMap map,
-                 const __grid_constant__ CUtensorMap x_map,
-                 const __grid_constant__ SkinnyWork work) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Tile = SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
-  extern __shared__ __align__(1024) std::byte shared[];
-  AllowNextGrid();
-  PrefetchMap(map);
-  PrefetchMap(x_map);
+  __device__ __forceinline__ int64_t OutRow(int token) const {
+    return out_rows == nullptr ? token : __ldcg(out_rows + first + token);
+  }
+};
 
+// One block of the product: block `index` of those that share out W. What is
+// read before the wait for previous grids is W alone.
+template <typename Tile, int kTokenTiles, int kTeams>
+__device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
+                                            const CUtensorMap& x_map,
+                                            const SkinnyWork& work, int index,
+                                            const SkinnyTokens& tokens,
+                                            std::byte* shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const int team = __shfl_sync(~0u, thread / Tile::kTeamThreads, 0);  // uniform
   const int blocks = 1 << work.block_shift;
-  const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
-  const int first_row =
-      (static_cast<int>(blockIdx.x) >> work.block_shift) * Tile::kRows;
+  const int rank = index & (blocks - 1);
+  const int first_row = (index >> work.block_shift) * Tile::kRows;
   const int groups = (work.k + kGroup - 1) / kGroup;
   const auto leaf_begin = [&](int leaf) {
     return (min(leaf, 1 << work.leaf_shift) * groups) >> work.leaf_shift;
@@ -272,13 +276,15 @@ __global__ void __launch_bounds__(
   const int team_bytes = work.slots * Tile::kStageBytes;
   SkinnyStages<Tile> ring(base + team * team_bytes,
                           base + kTeams * team_bytes + team * work.slots * 8,
-                          work.slots, first_row, group,
+                          work.slots, first_row, tokens.first, group,
                           leaf_begin(first_leaf + leaves));
   ring.FillW(map);
 
   const int lane = thread % 32;
-  const int part = __shfl_sync(~0u, thread / 32, 0) % (kRowParts * kTokenParts);
-  const int row_part = part % kRowParts, token_part = part / kRowParts;
+  const int part =
+      __shfl_sync(~0u, thread / 32, 0) % (Tile::kRowParts * Tile::kTokenParts);
+  const int row_part = part % Tile::kRowParts;
+  const int token_part = part / Tile::kRowParts;
   const uint32_t w_offset =
       row_part * kBoxBytes + SwizzledOffset(lane % 16, lane / 16);
   const uint32_t x_offset = Tile::kWBytes + token_part * kTokenTiles * 1024 +
@@ -312,15 +318,36 @@ __global__ void __launch_bounds__(
   } else {
     __syncthreads();
   }
-  for (int i = rank * Tile::kThreads + thread; i < work.m * Tile::kRows;
+  for (int i = rank * Tile::kThreads + thread; i < tokens.count * Tile::kRows;
        i += blocks * Tile::kThreads) {
     const int to_token = i / Tile::kRows, to_row = i % Tile::kRows;
     if (first_row + to_row >= work.n) continue;
-    StoreSum(work.sink, to_token, first_row + to_row,
+    StoreSum(work.sink, tokens.OutRow(to_token), first_row + to_row,
              SumOfBlocks<kTeams>(base + 4 * (to_token * Tile::kStride + to_row),
                                  team_bytes, blocks));
   }
   if (blocks > 1) ClusterMeet();  // others may still read sums of this block
+}
+
+#endif
+
+// The blocks of a cluster have 4 or 8 teams, so that a team has 2 leaves or 1.
+template <int kRowParts, int kTokenParts, int kTokenTiles, int kTeams>
+__global__ void __launch_bounds__(
+    SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>::kThreads,
+    SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>::kMinBlocks)
+    SkinnyKernel(const __grid_constant__ CUtensorMap map,
+                 const __grid_constant__ CUtensorMap x_map,
+                 const __grid_constant__ SkinnyWork work) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Tile = SkinnyTile<kRowParts, kTokenParts, kTokenTiles, kTeams>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  AllowNextGrid();
+  PrefetchMap(map);
+  PrefetchMap(x_map);
+  SkinnyBlock<Tile, kTokenTiles, kTeams>(
+      map, x_map, work, static_cast<int>(blockIdx.x),
+      {.first = 0, .count = work.m, .out_rows = nullptr}, shared);
 #endif
 }
 

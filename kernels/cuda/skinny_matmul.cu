@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "kernels/cuda/skinny_kernel.cuh"
 #include "kernels/cuda/skinny_matmul.h"
 #include "kernels/cuda/skinny_plain.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace baton::cuda {
 namespace {
@@ -86,41 +86,6 @@ int DefaultSlots(const Variant& variant, int64_t blocks) {
   const int limit =
       blocks > kProcessors ? kSharedBytes / 2 - 1024 : kSharedBytes;
   return std::max(limit / variant.SharedBytes(1), variant.min_slots);
-}
-
-using Encoder = PFN_cuTensorMapEncodeTiled_v12000;
-
-// cuTensorMapEncodeTiled, without linking the driver; null where there is none.
-Encoder FindEncoder() {
-  static const Encoder encoder = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess
-               ? reinterpret_cast<Encoder>(found)
-               : nullptr;
-  }();
-  return encoder;
-}
-
-// The map of a bf16 matrix [rows, columns] in swizzled boxes of 64 columns;
-// what is outside the matrix reads as zeros.
-cudaError_t EncodeMap(const void* matrix, int64_t rows, int64_t columns,
-                      int64_t ld, int box_rows, CUtensorMap* map) {
-  const Encoder encode = FindEncoder();
-  if (encode == nullptr) return cudaErrorNotSupported;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns),
-                              static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(2 * ld)};
-  const cuuint32_t box[] = {kSkinnyGroup, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult result = encode(
-      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix),
-      sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 // Lets every variant have its shared memory on the current device. Its code was
@@ -217,7 +182,7 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   CUtensorMap x_map;
   const cudaError_t error =
       EncodeMap(args.x, args.m, weight.k, std::max(args.ldx, weight.k),
-                variant->tokens, &x_map);
+                variant->tokens, kSkinnyGroup, &x_map);
   if (error != cudaSuccess) return error;
   return cudaLaunchKernelEx(&config, variant->kernel, weight.map, x_map, work);
 }
@@ -248,7 +213,7 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   error = PrepareVariants();
   if (error == cudaErrorNotSupported) return cudaSuccess;
   if (error != cudaSuccess) return error;
-  error = EncodeMap(w, n, k, ldw, kBoxRows, &out->map);
+  error = EncodeMap(w, n, k, ldw, kBoxRows, kSkinnyGroup, &out->map);
   if (error != cudaSuccess) return error;
   out->plain = false;
   return cudaSuccess;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the row, attention and sampling kernels on a device against plain
-// loops, and times them. Exits non-zero when a check fails.
+// Checks the row, expert, attention and sampling kernels on a device against
+// plain loops, and times them. Exits non-zero when a check fails.
 //
-//   attention_check [check|bench|rows|rotate|decode|prompt|sample]
+//   attention_check [check|bench|rows|experts|rotate|decode|prompt|sample]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +10,7 @@
 
 #include "tests/device/attention_bench.cuh"
 #include "tests/device/check_attention.cuh"
+#include "tests/device/check_experts.cuh"
 #include "tests/device/check_rotate.cuh"
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
@@ -31,6 +32,10 @@ void CheckFew() {
     CheckPromptCase(head_dim, 4, 1, false);
   }
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
+  CheckRouteCase(5, 40, 8);
+  CheckCombineCase(3, 2, 100, 4);
+  CheckGroupedCase({8, 9, 2, 100, 1100, false});
+  CheckGroupedCase({4, 40, 2, 50, 77, true});
   CheckSampleCase(Logits::kPeaked, 1003, 1003);
   CheckSampleCase(Logits::kFlat, 8192, 8196);
 }
@@ -60,6 +65,7 @@ int main(int argc, char** argv) {
   };
   if (filter == "sanitize") CheckFew();
   run("rows", &baton::check::CheckRows);
+  run("experts", &baton::check::CheckExperts);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);
   run("prompt", &baton::check::CheckPrompt);

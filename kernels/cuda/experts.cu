@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/experts.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int kRouteWarps = 4;  // rows of a block
+constexpr int kHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
+constexpr int kCombineThreads = 128;
+
+struct Choice {
+  float p;
+  int expert;  // kWarp * kHeld: none
+};
+// The larger p, of equal ones (and of NaNs) the lower index.
+__device__ __forceinline__ Choice Better(Choice a, Choice b) {
+  if (a.p > b.p) return a;
+  if (b.p > a.p) return b;
+  return a.expert < b.expert ? a : b;
+}
+__device__ __forceinline__ Choice WarpBest(Choice best) {
+#pragma unroll
+  for (int width = kWarp / 2; width > 0; width /= 2) {
+    const Choice other = {__shfl_xor_sync(kAllLanes, best.p, width),
+                          __shfl_xor_sync(kAllLanes, best.expert, width)};
+    best = Better(best, other);
+  }
+  return best;
+}
+
+// A warp a row; lane l has experts l, l + 32, ...
+__global__ void __launch_bounds__(kRouteWarps* kWarp)
+    RouteKernel(RouteArgs args) {
+  EnterKernel();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRouteWarps +
+                      static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= args.rows) return;
+  const auto count = static_cast<int>(args.count);
+  const float* logits = args.logits + row * args.logits_stride;
+  float p[kHeld];
+  float largest = -kInfinity;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int expert = lane + i * kWarp;
+    p[i] = expert < count ? __ldcg(logits + expert) : -kInfinity;
+    largest = fmaxf(largest, p[i]);
+  }
+  largest = WarpMax(largest);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (lane + i * kWarp < count) {
+      p[i] = expf(p[i] - largest);
+      sum += p[i];
+    }
+  }
+  sum = WarpSum(sum);
+  uint32_t taken = 0;  // bit i: this lane's expert i
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) p[i] /= sum;
+
+  float chosen_sum = 0;
+  for (int64_t s = 0; s < args.top; ++s) {
+    Choice best = {-1.0f, kWarp * kHeld};
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int expert = lane + i * kWarp;
+      if (expert >= count || (taken >> i & 1) != 0) continue;
+      // The first one, even if it is NaN.
+      best = best.expert == kWarp * kHeld ? Choice{p[i], expert}
+                                          : Better(best, {p[i], expert});
+    }
+    best = WarpBest(best);
+    if (best.expert % kWarp == lane) taken |= 1u << (best.expert / kWarp);
+    chosen_sum += best.p;
+    if (lane == 0) {
+      args.experts[row * args.experts_stride + s] = best.expert;
+      args.weights[row * args.weights_stride + s] = best.p;
+    }
+  }
+  __syncwarp();
+  for (int64_t s = lane; s < args.top; s += kWarp) {
+    float* weight = args.weights + row * args.weights_stride + s;
+    *weight = __ldcg(weight) / chosen_sum;
+  }
+}
+
+// Slots are added in order.
+template <bool kVectors>
+__global__ void __launch_bounds__(kCombineThreads)
+    CombineKernel(CombineArgs args) {
+  EnterKernel();
+  const int64_t row = blockIdx.y;
+  const int64_t at =
+      8 * (static_cast<int64_t>(blockIdx.x) * kCombineThreads + threadIdx.x);
+  if (at >= args.hidden) return;
+  const auto* y =
+      static_cast<const uint16_t*>(args.y) + row * args.top * args.y_stride;
+  const float* weights = args.weights + row * args.weights_stride;
+  float sums[8] = {};
+  for (int64_t s = 0; s < args.top; ++s) {
+    float from[8];
+    Unpack(LoadEight<kVectors>(y + s * args.y_stride, at, args.hidden), from);
+    const float weight = __ldcg(weights + s);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i] = fmaf(weight, from[i], sums[i]);
+  }
+  StoreEight<kVectors>(static_cast<uint16_t*>(args.out) + row * args.out_stride,
+                       at, args.hidden, Pack(sums));
+}
+
+bool SuitVectors(const CombineArgs& args) {
+  return IsAligned(args.y, 16) && args.y_stride % 8 == 0 &&
+         IsAligned(args.out, 16) && args.out_stride % 8 == 0 &&
+         args.hidden % 8 == 0;
+}
+
+}  // namespace
+
+cudaError_t RouteRows(const RouteArgs& args, cudaStream_t stream) {
+  if (args.count > kMaxRoutedExperts || args.top < 1 || args.top > args.count) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.rows == 0) return cudaSuccess;
+  return Launch(&RouteKernel, dim3(Blocks(CeilDiv(args.rows, kRouteWarps))),
+                kRouteWarps * kWarp, 0, stream, args);
+}
+
+cudaError_t CombineRows(const CombineArgs& args, cudaStream_t stream) {
+  constexpr int64_t kMaxGridY = 65535;
+  const int64_t columns = CeilDiv(CeilDiv(args.hidden, 8), kCombineThreads);
+  for (int64_t first = 0; first < args.rows; first += kMaxGridY) {
+    const int64_t rows = std::min(args.rows - first, kMaxGridY);
+    CombineArgs part = args;
+    part.rows = rows;
+    part.y =
+        static_cast<const uint16_t*>(args.y) + first * args.top * args.y_stride;
+    part.weights += first * args.weights_stride;
+    part.out = static_cast<uint16_t*>(args.out) + first * args.out_stride;
+    const dim3 grid(Blocks(columns), Blocks(rows));
+    const cudaError_t error = SuitVectors(args)
+                                  ? Launch(&CombineKernel<true>, grid,
+                                           kCombineThreads, 0, stream, part)
+                                  : Launch(&CombineKernel<false>, grid,
+                                           kCombineThreads, 0, stream, part);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace baton::cuda

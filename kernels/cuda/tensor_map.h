@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the copy engine finds boxes of a matrix.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace baton::cuda {
+
+// The map of a bf16 matrix [rows, columns] in boxes of box_rows x box_columns,
+// swizzled by 128 bytes; what is outside the matrix reads as zeros.
+// NotSupported where the driver has no such maps.
+[[nodiscard]] cudaError_t EncodeMap(const void* matrix, int64_t rows,
+                                    int64_t columns, int64_t ld, int box_rows,
+                                    int box_columns, CUtensorMap* map);
+
+}  // namespace baton::cuda

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/grouped_matmul.h"
+#include "kernels/cuda/skinny_matmul.h"
+#include "tests/device/check_support.cuh"
+
+namespace baton::check {
+
+// ---- Routing ---------------------------------------------------------------
+
+// Logits of a few values only, so that many are equal; the last row is NaN.
+inline void CheckRouteCase(int64_t rows, int64_t count, int64_t top) {
+  const std::string what =
+      Name("route rows %d experts %d top %d", static_cast<int>(rows),
+           static_cast<int>(count), static_cast<int>(top));
+  const int64_t stride = count + 3;
+  std::vector<float> logits(rows * stride);
+  std::mt19937 random(static_cast<uint32_t>(7 + count + top));
+  for (float& l : logits) l = static_cast<float>(random() % 16) / 4;
+  for (int64_t i = 0; i < count; ++i) {
+    logits[(rows - 1) * stride + i] = std::nanf("");
+  }
+  const Device<float> dlogits(logits);
+  const Device<int32_t> dexperts(rows * (top + 1));
+  const Device<float> dweights(rows * (top + 2));
+  CUDA_OK(cuda::RouteRows({dlogits.data(), stride, dexperts.data(), top + 1,
+                           dweights.data(), top + 2, rows, count, top},
+                          nullptr));
+  const std::vector<int32_t> experts = dexperts.Download();
+  const std::vector<float> weights = dweights.Download();
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<int32_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    const float* l = logits.data() + row * stride;
+    if (row < rows - 1) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int32_t a, int32_t b) { return l[a] > l[b]; });
+    }
+    double sum = 0;
+    for (int64_t s = 0; s < top; ++s)
+      sum += std::exp(l[order[s]] - l[order[0]]);
+    bool same = true;
+    double error = 0;
+    for (int64_t s = 0; s < top; ++s) {
+      same &= experts[row * (top + 1) + s] == order[s];
+      const double want = std::exp(l[order[s]] - l[order[0]]) / sum;
+      error = std::max(error, std::abs(weights[row * (top + 2) + s] - want));
+    }
+    Expect(same, what + " experts");
+    if (row < rows - 1) Expect(error < 1e-6, what + " weights");
+  }
+  Expect(dexperts.GuardsHold() && dweights.GuardsHold(), what + " guards");
+}
+
+// ---- Combination -----------------------------------------------------------
+
+inline void CheckCombineCase(int64_t rows, int64_t top, int64_t hidden,
+                             int64_t pad) {
+  const std::string what =
+      Name("combine rows %d top %d hidden %d", static_cast<int>(rows),
+           static_cast<int>(top), static_cast<int>(hidden));
+  const int64_t stride = hidden + pad;
+  const std::vector<Bf16> y = RandomBf16(rows * top * stride, 3);
+  std::vector<float> weights(rows * top);
+  std::mt19937 random(5);
+  for (float& w : weights) w = static_cast<float>(random() % 1000) / 1000;
+  const Device<Bf16> dy(y);
+  const Device<float> dweights(weights);
+  const Device<Bf16> dout(rows * stride);
+  CUDA_OK(cuda::CombineRows({dy.data(), stride, dweights.data(), top,
+                             dout.data(), stride, rows, top, hidden},
+                            nullptr));
+  const std::vector<Bf16> out = dout.Download();
+  for (int64_t row = 0; row < rows; ++row) {
+    double worst = 0;
+    for (int64_t i = 0; i < hidden; ++i) {
+      double want = 0;
+      for (int64_t s = 0; s < top; ++s) {
+        want += static_cast<double>(weights[row * top + s]) *
+                ToFloat(y[(row * top + s) * stride + i]);
+      }
+      const double allowed = kHalfUlp * std::abs(want) + 4e-6;
+      worst = std::max(
+          worst, std::abs(ToFloat(out[row * stride + i]) - want) / allowed);
+    }
+    Expect(worst <= 1, what);
+    Expect(IsPoison(out, row * stride + hidden, pad), what + " padding");
+  }
+}
+
+// ---- Products --------------------------------------------------------------
+
+struct GroupedCase {
+  int64_t experts, tokens, top, n, k;
+  bool row_a_slot;
+};
+
+// Every slot's row has the bits of the same row alone through SkinnyMatmul.
+inline void CheckGroupedCase(const GroupedCase& c) {
+  const std::string what =
+      Name("grouped experts %d tokens %d top %d", static_cast<int>(c.experts),
+           static_cast<int>(c.tokens), static_cast<int>(c.top)) +
+      Name(" n %d k %d", static_cast<int>(c.n), static_cast<int>(c.k));
+  const int64_t slots = c.tokens * c.top;
+  const int64_t rows = c.row_a_slot ? slots : c.tokens;
+  const int64_t ld = (c.k + 7) / 8 * 8;
+  const int64_t ldo = c.n + 5;
+  const Device<Bf16> w(RandomBf16(c.experts * c.n * ld, 1));
+  const Device<Bf16> x(RandomBf16(rows * ld, 2));
+  std::vector<cuda::SkinnyWeight> weights(c.experts);
+  std::vector<CUtensorMap> maps;
+  std::vector<const void*> pointers;
+  for (int64_t e = 0; e < c.experts; ++e) {
+    CUDA_OK(cuda::MakeSkinnyWeight(w.data() + e * c.n * ld, c.n, c.k, ld,
+                                   &weights[e]));
+    maps.push_back(weights[e].map);
+    pointers.push_back(weights[e].w);
+  }
+  // Distinct experts of a token; few of them get most of the rows. One slot
+  // has none.
+  std::vector<int32_t> experts(slots);
+  std::mt19937 random(9);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    std::vector<int32_t> order(c.experts);
+    std::iota(order.begin(), order.end(), 0);
+    if (t % 3 != 0) std::shuffle(order.begin(), order.end(), random);
+    std::copy_n(order.begin(), c.top, experts.begin() + t * c.top);
+  }
+  if (slots > 4) experts[3] = -1;
+  const Device<int32_t> dexperts(experts);
+  const Device<CUtensorMap> dmaps(maps);
+  const Device<const void*> dpointers(pointers);
+  const Device<Bf16> out(slots * ldo);
+  const Device<char> scratch(cuda::GroupedScratchBytes(slots, c.k));
+  CUDA_OK(cuda::GroupedMatmul({dmaps.data(), dpointers.data(), c.experts, c.n,
+                               c.k, ld, weights[0].plain},
+                              {x.data(), rows, ld, dexperts.data(), c.tokens,
+                               c.top, c.top, out.data(), ldo, scratch.data()},
+                              nullptr));
+  const std::vector<Bf16> got = out.Download();
+  const Device<Bf16> want(slots * ldo);
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    if (experts[slot] < 0) continue;
+    CUDA_OK(cuda::SkinnyMatmul(
+        weights[experts[slot]],
+        {.x = x.data() + (c.row_a_slot ? slot : slot / c.top) * ld,
+         .m = 1,
+         .ldx = ld,
+         .out = want.data() + slot * ldo,
+         .ldo = ldo},
+        nullptr));
+  }
+  Expect(SameBits(got, 0, want.Download(), 0, slots * ldo), what);
+  Expect(out.GuardsHold() && scratch.GuardsHold(), what + " guards");
+}
+
+inline void CheckExperts() {
+  for (const int64_t count : {1, 3, 8, 64, 257, 1024}) {
+    for (const int64_t top : {1, 2, 8}) {
+      if (top <= count) CheckRouteCase(9, count, top);
+    }
+  }
+  for (const int64_t hidden : {1, 100, 1024, 4096}) {
+    CheckCombineCase(7, 2, hidden, 8);
+    CheckCombineCase(3, 8, hidden, 3);
+  }
+  for (const int64_t tokens : {0, 1, 2, 8, 9, 16, 17, 33, 200}) {
+    for (const bool row_a_slot : {false, true}) {
+      CheckGroupedCase({8, tokens, 2, 200, 328, row_a_slot});
+      CheckGroupedCase({40, tokens, 8, 64, 512, row_a_slot});
+      CheckGroupedCase({3, tokens, 1, 17, 72, row_a_slot});
+      CheckGroupedCase({4, tokens, 3, 50, 77, row_a_slot});  // the plain kernel
+    }
+  }
+}
+
+}  // namespace baton::check
