@@ -95,8 +95,9 @@ int64_t Longest(const AttentionBatch& batch) {
 
 }  // namespace
 
-VisitBlock::Sizes VisitBlock::SizesOf(const VisitArgs& args) {
+VisitBlock::Sizes VisitBlock::SizesOf(const VisitArgs& args, bool windows) {
   Sizes sizes;
+  sizes.windows = windows;
   sizes.rows = static_cast<int64_t>(args.batch->positions.size());
   sizes.sequences = static_cast<int64_t>(args.batch->sequences.size());
   for (const SequenceSpan& span : args.batch->sequences) {
@@ -117,31 +118,48 @@ VisitBlock::VisitBlock(const Sizes& sizes) : sizes_(sizes) {
   place(ids_, sizes.rows * kWord);
   place(positions_, sizes.rows * kWord);
   place(row_sequence_, sizes.rows * kWord);
-  place(page_table_, sizes.sequences * sizes.page_stride * kWord);
+  const int64_t table = sizes.sequences * sizes.page_stride * kWord;
+  place(page_table_, table);
+  place(window_table_, sizes.windows ? table : 0);
+  place(sequences_,
+        sizes.sequences * static_cast<int64_t>(sizeof(SequenceRows)));
   place(tiles_, sizes.tiles * static_cast<int64_t>(sizeof(PromptTile)));
   place(sampling_,
         sizes.logit_rows * static_cast<int64_t>(sizeof(SamplingRow)));
 }
 
-void VisitBlock::Fill(const VisitArgs& args, PageId spare,
+void VisitBlock::Fill(const VisitArgs& args, const SparePages& spare,
                       std::byte* host) const {
   const AttentionBatch& batch = *args.batch;
   auto* ids = At<int32_t>(host, ids_);
   auto* positions = At<int32_t>(host, positions_);
   auto* row_sequence = At<int32_t>(host, row_sequence_);
-  auto* table = At<PageId>(host, page_table_);
   std::fill_n(ids, sizes_.rows, 0);
   std::copy(args.ids.begin(), args.ids.end(), ids);
   std::fill_n(positions, sizes_.rows, 0);
   std::copy(batch.positions.begin(), batch.positions.end(), positions);
-  std::fill_n(table, sizes_.sequences * sizes_.page_stride, spare);
+  FillTable(batch, &SequenceSpan::pages, spare.page,
+            At<PageId>(host, page_table_));
+  if (sizes_.windows) {
+    FillTable(batch, &SequenceSpan::window_pages, spare.window_page,
+              At<PageId>(host, window_table_));
+  }
+  auto* sequences = At<SequenceRows>(host, sequences_);
   int64_t row = 0;
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceSpan& span = batch.sequences[s];
-    std::copy(span.pages.begin(), span.pages.end(),
-              table + static_cast<int64_t>(s) * sizes_.page_stride);
     std::fill_n(row_sequence + row, span.rows, static_cast<int32_t>(s));
+    sequences[s] = {.first_row = static_cast<int32_t>(row),
+                    .rows = static_cast<int32_t>(span.rows),
+                    .first_position = static_cast<int32_t>(span.first_position),
+                    .state_slot = span.state_slot};
     row += span.rows;
+  }
+  // Sequences of nobody have a row each while there are rows.
+  for (int64_t s = std::ssize(batch.sequences), next = row;
+       s < sizes_.sequences; ++s, ++next) {
+    sequences[s] = {.first_row = static_cast<int32_t>(next),
+                    .rows = next < sizes_.rows ? 1 : 0};
   }
   // Rows of nobody use the last sequence's place, which then is nobody's too.
   std::fill_n(row_sequence + row, sizes_.rows - row,
@@ -153,11 +171,25 @@ void VisitBlock::Fill(const VisitArgs& args, PageId spare,
   std::copy(args.sampling.begin(), args.sampling.end(), sampling);
 }
 
+void VisitBlock::FillTable(const AttentionBatch& batch,
+                           std::span<const PageId> SequenceSpan::*pages,
+                           PageId spare, PageId* table) const {
+  std::fill_n(table, sizes_.sequences * sizes_.page_stride, spare);
+  for (const SequenceSpan& span : batch.sequences) {
+    std::copy((span.*pages).begin(), (span.*pages).end(), table);
+    table += sizes_.page_stride;
+  }
+}
+
 DeviceBatch VisitBlock::Batch(std::byte* block, int64_t longest) const {
   return {.positions = At<int32_t>(block, positions_),
           .row_sequence = At<int32_t>(block, row_sequence_),
           .page_table = At<PageId>(block, page_table_),
+          .window_table =
+              sizes_.windows ? At<PageId>(block, window_table_) : nullptr,
           .page_stride = sizes_.page_stride,
+          .sequences = At<SequenceRows>(block, sequences_),
+          .num_sequences = sizes_.sequences,
           .tiles = At<PromptTile>(block, tiles_),
           .num_tiles = sizes_.tiles,
           .longest = longest};
@@ -204,18 +236,22 @@ class DeviceVisits::Arena : public Device {
 };
 
 StatusOr<std::unique_ptr<DeviceVisits>> DeviceVisits::Create(
-    const Step::Parts& parts, PageId spare) {
+    const Step::Parts& parts, const SparePages& spare, bool windows) {
   BATON_ASSIGN_OR_RETURN(
       Tensor drawn,
       Tensor::Allocate(*parts.device, DType::kI32, {kTokenSlots}));
   BATON_RETURN_IF_ERROR(
       parts.device->Clear(drawn.view().data(), drawn.bytes(), *parts.stream));
   return std::unique_ptr<DeviceVisits>(
-      new DeviceVisits(parts, spare, std::move(drawn)));
+      new DeviceVisits(parts, spare, windows, std::move(drawn)));
 }
 
-DeviceVisits::DeviceVisits(const Step::Parts& parts, PageId spare, Tensor drawn)
-    : parts_(parts), spare_(spare), drawn_(std::move(drawn)) {}
+DeviceVisits::DeviceVisits(const Step::Parts& parts, const SparePages& spare,
+                           bool windows, Tensor drawn)
+    : parts_(parts),
+      spare_(spare),
+      windows_(windows),
+      drawn_(std::move(drawn)) {}
 DeviceVisits::~DeviceVisits() = default;
 
 StatusOr<VisitResult> DeviceVisits::Run(const VisitArgs& args,
@@ -260,7 +296,7 @@ std::optional<DeviceVisits::Shape> DeviceVisits::Recordable(
 StatusOr<VisitResult> DeviceVisits::RunOnce(const VisitArgs& args,
                                             const DecoderInfo& info,
                                             const Body& body) {
-  const VisitBlock layout(VisitBlock::SizesOf(args));
+  const VisitBlock layout(VisitBlock::SizesOf(args, windows_));
   BATON_ASSIGN_OR_RETURN(const Buffer block,
                          parts_.device->Allocate(layout.bytes()));
   BATON_RETURN_IF_ERROR(Upload(layout, args, block.data()));
@@ -294,6 +330,7 @@ StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
   const VisitBlock layout({.rows = shape.rows,
                            .sequences = shape.rows,
                            .page_stride = shape.tokens / kPageTokens,
+                           .windows = windows_,
                            .logit_rows = shape.sampled ? shape.rows : 0});
   BATON_ASSIGN_OR_RETURN(r.block, r.arena->Allocate(layout.bytes()));
   r.positions.resize(static_cast<size_t>(shape.rows));
@@ -347,6 +384,7 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
       {.rows = static_cast<int64_t>(recorded.positions.size()),
        .sequences = static_cast<int64_t>(recorded.positions.size()),
        .page_stride = recorded.device.page_stride,
+       .windows = windows_,
        .logit_rows = static_cast<int64_t>(recorded.logit_rows.size())});
   BATON_RETURN_IF_ERROR(Upload(layout, args, recorded.block.data()));
   if (!recorded.stream.empty()) {

@@ -20,6 +20,12 @@
 
 namespace baton {
 
+// Pages that no sequence has.
+struct SparePages {
+  PageId page = 0;
+  PageId window_page = 0;
+};
+
 // Where a visit's arrays lie in one block of memory.
 class VisitBlock {
  public:
@@ -27,24 +33,32 @@ class VisitBlock {
     int64_t rows = 0;
     int64_t sequences = 0;
     int64_t page_stride = 0;  // pages a sequence has room for
+    bool windows = false;     // some layers keep a window of positions
     int64_t tiles = 0;        // of prompt rows
     int64_t logit_rows = 0;
   };
   // As small as the visit is.
-  [[nodiscard]] static Sizes SizesOf(const VisitArgs& args);
+  [[nodiscard]] static Sizes SizesOf(const VisitArgs& args, bool windows);
   explicit VisitBlock(const Sizes& sizes);
 
   [[nodiscard]] int64_t bytes() const { return bytes_; }
   // Writes the arrays to host memory. Rows, sequences and logit rows that the
-  // visit does not have are token 0 at position 0 on page `spare`, greedy.
-  void Fill(const VisitArgs& args, PageId spare, std::byte* host) const;
+  // visit does not have are token 0 at position 0 on spare pages, without a
+  // slot, greedy.
+  void Fill(const VisitArgs& args, const SparePages& spare,
+            std::byte* host) const;
   [[nodiscard]] DeviceBatch Batch(std::byte* block, int64_t longest) const;
   [[nodiscard]] std::span<const int32_t> Ids(std::byte* block) const;
   [[nodiscard]] std::span<const SamplingRow> Sampling(std::byte* block) const;
 
  private:
+  void FillTable(const AttentionBatch& batch,
+                 std::span<const PageId> SequenceSpan::*pages, PageId spare,
+                 PageId* table) const;
+
   Sizes sizes_;
   int64_t ids_ = 0, positions_ = 0, row_sequence_ = 0, page_table_ = 0;
+  int64_t window_table_ = 0, sequences_ = 0;
   int64_t tiles_ = 0, sampling_ = 0;  // offsets
   int64_t bytes_ = 0;
 };
@@ -60,11 +74,11 @@ class DeviceVisits {
   using Body =
       std::function<Status(const VisitArgs&, const Step::Parts&, VisitResult&)>;
 
-  // `spare`: a page of the KV pools that no sequence has. `parts.scratch` is
-  // for visits that are not recorded.
+  // `windows`: some layers keep a window of positions. `parts.scratch` is for
+  // visits that are not recorded.
   // ResourceExhausted: no memory.
   [[nodiscard]] static StatusOr<std::unique_ptr<DeviceVisits>> Create(
-      const Step::Parts& parts, PageId spare);
+      const Step::Parts& parts, const SparePages& spare, bool windows);
   ~DeviceVisits();
 
   // The result's memory is the caller's; it is complete once `done` is.
@@ -73,7 +87,8 @@ class DeviceVisits {
                                           const Body& body);
 
  private:
-  DeviceVisits(const Step::Parts& parts, PageId spare, Tensor drawn);
+  DeviceVisits(const Step::Parts& parts, const SparePages& spare, bool windows,
+               Tensor drawn);
 
   // A recorded visit: first layer, rows and tokens it has room for.
   struct Shape {
@@ -117,7 +132,8 @@ class DeviceVisits {
   Status Finish(VisitResult& result, std::byte* sampled, int64_t rows);
 
   Step::Parts parts_;
-  PageId spare_;
+  SparePages spare_;
+  bool windows_;
   Tensor drawn_;  // i32 [kTokenSlots]
   std::map<Shape, Recorded> recorded_;
   std::array<Slot, 4> slots_;  // host blocks, in turn

@@ -72,7 +72,7 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
     return Unimplemented("{}: layers with a window run on CPUs only so far",
                          info.architecture);
   }
-  // Recorded visits have rows of nobody, which need a page.
+  // Recorded visits have rows of nobody, which need a page of each kind.
   const bool records = options.stream->CanCapture();
   BATON_ASSIGN_OR_RETURN(KernelFn<Add> add,
                          options.kernels->Find<Add>(kind, options.dtype));
@@ -88,7 +88,10 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
     }
   }
   KvSizes sizes = options.kv;
-  if (records) ++sizes.pages;
+  if (records) {
+    ++sizes.pages;
+    if (info.Window() > 0) ++sizes.window_pages;
+  }
   BATON_ASSIGN_OR_RETURN(
       KvCache kv, KvCache::Create(*options.device, std::move(states), sizes));
   SliceRuntime runtime{
@@ -106,8 +109,11 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
   if (records) {
     BATON_ASSIGN_OR_RETURN(
         runtime.visits,
-        DeviceVisits::Create(runtime.StepParts(nullptr),
-                             static_cast<PageId>(options.kv.pages)));
+        DeviceVisits::Create(
+            runtime.StepParts(nullptr),
+            {.page = static_cast<PageId>(options.kv.pages),
+             .window_page = static_cast<PageId>(options.kv.window_pages)},
+            info.Window() > 0));
   }
   return runtime;
 }

@@ -51,12 +51,23 @@ struct PromptTile {
 };
 inline constexpr int64_t kPromptTileRows = 128;
 
+// The rows of one sequence, for what goes through them in order.
+struct SequenceRows {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  int32_t first_position = 0;
+  int32_t state_slot = -1;  // -1: begins with zeros, and nothing is kept
+};
+
 // The batch as arrays in the memory of a device that is not the host.
 struct DeviceBatch {
   const int32_t* positions = nullptr;     // [rows]
   const int32_t* row_sequence = nullptr;  // [rows], rows of page_table
   const PageId* page_table = nullptr;     // [sequences, page_stride]
+  const PageId* window_table = nullptr;   // the same of window pages
   int64_t page_stride = 0;
+  const SequenceRows* sequences = nullptr;  // [num_sequences]
+  int64_t num_sequences = 0;
   const PromptTile* tiles = nullptr;  // [num_tiles], most keys first
   int64_t num_tiles = 0;
   int64_t longest = 0;  // no generated row sees more tokens
