@@ -68,10 +68,6 @@ Collective& OneRank() {
 StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
                                             const SliceOptions& options) {
   const DeviceKind kind = options.device->kind();
-  if (kind != DeviceKind::kCpu && info.Window() > 0) {
-    return Unimplemented("{}: layers with a window run on CPUs only so far",
-                         info.architecture);
-  }
   // Recorded visits have rows of nobody, which need a page of each kind.
   const bool records = options.stream->CanCapture();
   BATON_ASSIGN_OR_RETURN(KernelFn<Add> add,

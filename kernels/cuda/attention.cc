@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on queries, keys and values: shapes, then one kernel per kind of row.
+#include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/decode_attention.h"
@@ -19,19 +21,15 @@ static_assert(sizeof(PromptTile) == sizeof(baton::PromptTile) &&
                   offsetof(baton::PromptTile, sequence));
 
 KvPages PagesOf(const baton::KvPages& pages, const DeviceBatch& batch) {
-  return {.pool = pages.data,
-          .page_bytes = pages.PageBytes(),
-          .page_table = batch.page_table,
-          .page_stride = batch.page_stride,
-          .kv_heads = pages.kv_heads,
-          .head_dim = pages.head_dim};
-}
-
-// Tables of window pages are not on the device so far.
-Status RefuseWindow(const baton::KvPages& pages, std::string_view op) {
-  if (pages.window == 0) return OkStatus();
-  return Unimplemented("{} on CUDA with a window of {} positions", op,
-                       pages.window);
+  constexpr int64_t kAll = std::numeric_limits<int32_t>::max();
+  return {
+      .pool = pages.data,
+      .page_bytes = pages.PageBytes(),
+      .page_table = pages.window > 0 ? batch.window_table : batch.page_table,
+      .page_stride = batch.page_stride,
+      .kv_heads = pages.kv_heads,
+      .head_dim = pages.head_dim,
+      .window = static_cast<int32_t>(std::min(pages.window, kAll))};
 }
 
 // The batch is on the device, and is of `rows` rows.
@@ -52,7 +50,8 @@ Status Generated(const PagedAttention::Args& args, const RowRun& run,
   Context& context = Context::Of(stream);
   const int64_t heads = args.q.dim(1);
   const int64_t head_dim = args.q.dim(2);
-  const int64_t spans = (batch.longest + kDecodeSpan - 1) / kDecodeSpan;
+  const KvPages pages = PagesOf(args.pages, batch);
+  const int64_t spans = DecodeSpans(batch.longest, pages.window);
   BATON_ASSIGN_OR_RETURN(
       void* const scratch,
       context.Workspace(DecodeScratchBytes(run.rows, heads, args.pages.kv_heads,
@@ -71,7 +70,7 @@ Status Generated(const PagedAttention::Args& args, const RowRun& run,
                        .q_heads = heads,
                        .positions = batch.positions + run.first,
                        .row_sequence = batch.row_sequence + run.first,
-                       .pages = PagesOf(args.pages, batch),
+                       .pages = pages,
                        .scale = args.scale,
                        .max_spans = spans,
                        .scratch = scratch,
@@ -100,7 +99,6 @@ Status Prompts(const PagedAttention::Args& args, Stream& stream) {
 }  // namespace
 
 Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {
-  BATON_RETURN_IF_ERROR(RefuseWindow(args.pages, "rotate_and_store"));
   ShapeMatch match("rotate_and_store");
   match.Match("q", args.q, {"tokens", "heads", "head_dim"})
       .Match("k", args.k, {"tokens", "kv_heads", "head_dim"})
@@ -153,7 +151,6 @@ Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {
 }
 
 Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream) {
-  BATON_RETURN_IF_ERROR(RefuseWindow(args.pages, "paged_attention"));
   ShapeMatch match("paged_attention");
   match.Match("q", args.q, {"tokens", "heads", "head_dim"})
       .Match("out", args.out, {"tokens", "heads", "head_dim"})

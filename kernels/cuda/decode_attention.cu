@@ -131,6 +131,13 @@ bool SuitsTensorCores(const DecodeAttentionArgs& args) {
 
 }  // namespace
 
+int64_t DecodeSpans(int64_t longest, int32_t window) {
+  // A window of a row begins anywhere in its first page.
+  const int64_t in_window = int64_t{window} + kPageTokens - 1;
+  const int64_t tokens = window > 0 ? std::min(longest, in_window) : longest;
+  return FullSpans(static_cast<int>(tokens)) + 1;
+}
+
 int64_t DecodeScratchBytes(int64_t rows, int64_t q_heads, int64_t kv_heads,
                            int64_t head_dim, int64_t max_spans) {
   return rows * RowScratchFloats(q_heads, kv_heads, head_dim, max_spans) *

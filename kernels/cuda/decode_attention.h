@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of generated tokens: each row is one query token, and sees the keys
-// of positions [0, its own] of its sequence, which are in the pages already.
+// of positions [0, its own] of its sequence, or those of the pages' window up
+// to its own. They are in the pages already.
 //
-// Keys are visited in spans of kDecodeSpan tokens from position 0; the last
-// span takes what is left, half a span to one and a half. Inside a span its
-// pages are dealt to warps in a fixed way; warps, then spans, are combined in
-// order. fp32 scores, softmax and sums; weights are rounded to bf16 for the
+// Keys are visited in spans of kDecodeSpan tokens from the page of the first
+// that the row sees, so a window costs what it holds, not what came before; the
+// last span takes what is left, half a span to one and a half. Inside a span
+// its pages are dealt to warps in a fixed way; warps, then spans, are combined
+// in order. fp32 scores, softmax and sums; weights are rounded to bf16 for the
 // product with the values. The bits of a row depend on its query and its
 // sequence alone: not on the other rows, on max_spans or on the device.
 #pragma once
@@ -30,13 +32,16 @@ struct DecodeAttentionArgs {
   const int32_t* row_sequence;  // [rows], device; below zero: skip the row
   KvPages pages;
   float scale;
-  // No row has more spans: position < max_spans * kDecodeSpan. The grid and the
-  // scratch depend on it, so that a graph may be replayed for any positions.
+  // No row has more spans (DecodeSpans). The grid and the scratch depend on it,
+  // so that a graph may be replayed for any positions.
   int64_t max_spans;
   void* scratch;      // DecodeScratchBytes(), 16-byte aligned
   int32_t* counters;  // [DecodeCounters()], zero; left zero
 };
 
+// The most spans of a row at a position below `longest`, given the pages'
+// window: at least 1.
+[[nodiscard]] int64_t DecodeSpans(int64_t longest, int32_t window);
 [[nodiscard]] int64_t DecodeScratchBytes(int64_t rows, int64_t q_heads,
                                          int64_t kv_heads, int64_t head_dim,
                                          int64_t max_spans);

@@ -100,9 +100,17 @@ enum DecodeBarrier : int {
 // Spans before the last one. The last has more than half a span, unless it is
 // the only one, and at most one and a half: a short one costs as much as
 // others.
-__device__ __forceinline__ int FullSpans(int tokens) {
+constexpr int FullSpans(int tokens) {
   const int rounded = (tokens + kSpanTokens / 2 - 1) / kSpanTokens;
   return rounded > 0 ? rounded - 1 : 0;
+}
+
+// Where the spans of a row begin, and how many tokens they have in all.
+__device__ __forceinline__ int FirstPage(const DecodeWork& work, int position) {
+  return work.pages.FirstSeen(position) / kPage;
+}
+__device__ __forceinline__ int TokensOf(const DecodeWork& work, int position) {
+  return position + 1 - FirstPage(work, position) * kPage;
 }
 
 // All threads: what the rows need, and how many spans come before each.
@@ -114,7 +122,8 @@ __device__ __forceinline__ void ReadRows(const DecodeWork& work,
     const int position = LoadInt(work.positions + i);
     rows.sequence[i] = sequence;
     rows.position[i] = position;
-    rows.full_before[i + 1] = sequence < 0 ? 0 : FullSpans(position + 1);
+    rows.full_before[i + 1] =
+        sequence < 0 ? 0 : FullSpans(TokensOf(work, position));
     rows.tails_before[i + 1] = sequence < 0 ? 0 : 1;
   }
   __syncthreads();

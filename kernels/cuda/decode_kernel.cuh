@@ -18,7 +18,9 @@ namespace baton::cuda {
 // Where an item's keys are.
 struct DecodeItem {
   int row, unit, span;
-  int tokens;  // of the span, 1 to 1.5 kDecodeSpan
+  int page;    // of the sequence, where the span begins
+  int hidden;  // tokens of that page before those that the row sees
+  int tokens;  // of the span, 1 to 1.5 kDecodeSpan, hidden ones too
   int spans;   // of the row
 };
 
@@ -50,12 +52,14 @@ __device__ __forceinline__ DecodeItem FindItem(const DecodeWork& work,
                       : FindRow(rows.tails_before, work.rows, number - full);
   const int before = rows.full_before[found.row];
   const int full_spans = rows.full_before[found.row + 1] - before;
+  const int position = rows.position[found.row];
   found.unit = item % work.units;
   found.span = is_full ? number - before : full_spans;
   found.spans = full_spans + 1;
-  found.tokens = is_full
-                     ? kSpanTokens
-                     : rows.position[found.row] + 1 - full_spans * kSpanTokens;
+  found.page = FirstPage(work, position) + found.span * (kSpanTokens / kPage);
+  found.hidden = found.span == 0 ? work.pages.FirstSeen(position) % kPage : 0;
+  found.tokens = is_full ? kSpanTokens
+                         : TokensOf(work, position) - full_spans * kSpanTokens;
   return found;
 }
 
@@ -91,8 +95,7 @@ struct DecodeFeed {
       if (lane < ahead.count) {
         ahead.page = LoadInt(work.pages.page_table +
                              rows.sequence[found.row] * work.pages.page_stride +
-                             found.span * (kSpanTokens / kPage) + warp +
-                             lane * Shape::kWarps);
+                             found.page + warp + lane * Shape::kWarps);
       }
     }
   }
@@ -155,6 +158,16 @@ struct DecodeState {
 // So the four weights of a lane belong to tokens [4 q, 4 q + 4) of the values.
 __device__ __forceinline__ int RowToken(int g) { return g / 2 * 4 + g % 2; }
 
+// Whether a token of a page is one of [begin, end), those that the row sees.
+__device__ __forceinline__ bool IsSeen(int token, int begin, int end) {
+  return token >= begin && token < end;
+}
+// A mask of a word of two bf16, of this token and the next one.
+__device__ __forceinline__ uint32_t SeenPair(int token, int begin, int end) {
+  return (IsSeen(token, begin, end) ? 0xffffu : 0u) |
+         (IsSeen(token + 1, begin, end) ? 0xffff0000u : 0u);
+}
+
 template <int kHeadDim>
 __device__ __forceinline__ void Scores(const char* keys,
                                        const uint4 (&q)[kHeadDim / 32],
@@ -175,10 +188,10 @@ __device__ __forceinline__ void Scores(const char* keys,
   for (int i = 0; i < 4; ++i) score[i] = even[i] + odd[i];
 }
 
-// One page of `visible` (1 to 16) tokens.
+// A page, of which the row sees tokens [begin, end), one at the least.
 template <int kHeadDim>
 __device__ __forceinline__ void VisitPage(const DecodeWork& work,
-                                          const char* keys, int visible,
+                                          const char* keys, int begin, int end,
                                           const uint4 (&q)[kHeadDim / 32],
                                           DecodeState<kHeadDim>& state) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -188,7 +201,7 @@ __device__ __forceinline__ void VisitPage(const DecodeWork& work,
   const int token = RowToken(lane / 4);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const bool sees = token + i / 2 * 2 < visible;
+    const bool sees = IsSeen(token + i / 2 * 2, begin, end);
     score[i] = sees ? score[i] * work.scale_log2 : -kInfinity;
   }
   float factor[2];
@@ -209,9 +222,8 @@ __device__ __forceinline__ void VisitPage(const DecodeWork& work,
   const uint32_t b0 = Transpose(PackBf16(score[0], score[1]));
   const uint32_t b1 = Transpose(PackBf16(score[2], score[3]));
   // What was never written must not meet a weight of zero: it may be NaN.
-  const int left = visible - lane % 4 * 4;
-  const uint32_t keep_low = left >= 2 ? ~0u : left == 1 ? 0xffffu : 0u;
-  const uint32_t keep_high = left >= 4 ? ~0u : left == 3 ? 0xffffu : 0u;
+  const uint32_t keep_low = SeenPair(lane % 4 * 4, begin, end);
+  const uint32_t keep_high = SeenPair(lane % 4 * 4 + 2, begin, end);
   const char* from = values + lane / 4 * 32 + lane % 4 * 8;
 #pragma unroll
   for (int t = 0; t < kHeadDim / 16; ++t) {
@@ -277,9 +289,10 @@ __device__ __forceinline__ void VisitItems(const DecodeWork& work, int items,
     for (int n = 0; n < count; ++n, ++used) {
       const int stage = used % Shape::kStages;
       StageAwait(&block.arrived[warp][stage], used / Shape::kStages);
-      const int left = item.tokens - (warp + n * Shape::kWarps) * kPage;
+      const int page = warp + n * Shape::kWarps;
       VisitPage<kHeadDim>(work, block.ring[warp][stage],
-                          left < kPage ? left : kPage, q, state);
+                          page == 0 ? item.hidden : 0,
+                          min(item.tokens - page * kPage, kPage), q, state);
       __syncwarp();
       feed.Next(work, block.rows, items, warp, block.ring[warp][0],
                 block.arrived[warp]);

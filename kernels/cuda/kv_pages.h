@@ -20,7 +20,14 @@ struct KvPages {
   const int32_t* page_table;  // [sequences, page_stride], device
   int64_t page_stride;
   int64_t kv_heads, head_dim;
+  // Positions that a row sees, its own included; 0: all. A page before those of
+  // every row of a visit may be another sequence's, or hold anything.
+  int32_t window = 0;
 
+  // The first position that the row at `position` sees.
+  [[nodiscard]] constexpr int FirstSeen(int position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
   [[nodiscard]] constexpr int64_t PageBytes() const {
     return 2 * 2 * kv_heads * head_dim * kPageTokens;
   }

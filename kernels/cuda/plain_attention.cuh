@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention for head sizes that have no tensor-core kernel: one block per row
-// and query head, keys in blocks of 128 from position 0. For small models and
-// odd ones; it claims no speed.
+// and query head, keys in blocks of 128 from the first that the row sees. For
+// small models and odd ones; it claims no speed.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -86,7 +86,8 @@ static __global__ void __launch_bounds__(kPlainThreads)
   float total[kDims] = {};
   float sum = 0;
   float largest = -kInfinity;
-  for (int begin = 0; begin <= row.position; begin += kPlainThreads) {
+  for (int begin = work.pages.FirstSeen(row.position); begin <= row.position;
+       begin += kPlainThreads) {
     const int count = min(kPlainThreads, row.position + 1 - begin);
     float score = -kInfinity;
     if (thread < count) {

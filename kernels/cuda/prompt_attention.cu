@@ -13,7 +13,9 @@ constexpr int64_t kMaxTiles = 65535;
 template <int kHeadDim>
 cudaError_t LaunchPrompt(const PromptWork& work, dim3 grid,
                          cudaStream_t stream) {
-  return Launch(&PromptKernel<kHeadDim>, grid, PromptShape<kHeadDim>::kThreads,
+  return Launch(work.pages.window > 0 ? &PromptKernel<kHeadDim, true>
+                                      : &PromptKernel<kHeadDim, false>,
+                grid, PromptShape<kHeadDim>::kThreads,
                 sizeof(PromptShared<kHeadDim>), stream, work);
 }
 

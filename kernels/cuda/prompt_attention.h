@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention of prompt rows, whose keys and values are in the pages
-// already: the row at position p sees keys of positions [0, p].
+// already: the row at position p sees keys of positions [0, p], or of (p -
+// window, p] where the pages have a window.
 //
-// Keys are visited in tiles of 64 from position 0, whatever the chunk. fp32
-// scores, softmax and sums; weights are rounded to bf16 for the product with
-// the values. The bits of a row depend on its query and its sequence alone: not
-// on how the prompt was cut into chunks and tiles.
+// Keys are visited in tiles of 64, cut at the same positions whatever the
+// chunk, from the first tile of which any row sees a key. fp32 scores, softmax
+// and sums; weights are rounded to bf16 for the product with the values. The
+// bits of a row depend on its query and its sequence alone: not on how the
+// prompt was cut into chunks and tiles.
 #pragma once
 
 #include <cuda_runtime_api.h>

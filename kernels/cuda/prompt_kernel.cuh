@@ -51,6 +51,14 @@ struct PromptPlace {
   int64_t block_at;      // bytes from a page to its KV head's keys
 };
 
+// Whether the key is before what the row at `position` sees. A kernel of its
+// own for pages with a window: without one there are no registers left for it.
+template <bool kWindow>
+__device__ __forceinline__ bool IsPast(const KvPages& pages, int key,
+                                       int position) {
+  return kWindow && position - key >= pages.window;
+}
+
 // Keeps the compiler from computing what depends on the number once for all
 // tiles, which takes registers that are not there.
 __device__ __forceinline__ uint32_t Opaque(uint32_t x) {
@@ -68,8 +76,9 @@ __device__ __forceinline__ int LoadPageId(const PromptPlace& place, int tile) {
 }
 
 // Starts the copies of a tile of keys and values. Tokens past the last row's
-// become zeros: they may never have been written.
-template <int kHeadDim>
+// become zeros, since they may never have been written, and so do pages before
+// every row's window, which may be another sequence's by now.
+template <int kHeadDim, bool kWindow>
 __device__ __forceinline__ void CopyTile(const PromptWork& work,
                                          const PromptPlace& place, int tile,
                                          int page_id,
@@ -77,8 +86,8 @@ __device__ __forceinline__ void CopyTile(const PromptWork& work,
   using Shape = PromptShape<kHeadDim>;
   constexpr int kPerPage = static_cast<int>(kPageTokens) * Shape::kChunks;
   static_assert(kPerPage % Shape::kThreads == 0);
-  const int thread =
-      static_cast<int>(kHeadDim == 256 ? Opaque(threadIdx.x) : threadIdx.x);
+  const int thread = static_cast<int>(
+      kHeadDim == 256 || kWindow ? Opaque(threadIdx.x) : threadIdx.x);
   const int buffer = tile % 2;
   const int64_t values_at =
       work.pages.kv_heads * kPageTokens * kHeadDim * 2;  // bytes
@@ -88,8 +97,11 @@ __device__ __forceinline__ void CopyTile(const PromptWork& work,
     const char* page = static_cast<const char*>(work.pages.pool) +
                        id * work.pages.page_bytes + place.block_at;
     // Visible tokens of this page, below 1 or above 16 for none or all.
-    const int visible = place.last + 1 - tile * Shape::kKeys -
-                        p * static_cast<int>(kPageTokens);
+    constexpr int kPage = static_cast<int>(kPageTokens);
+    const int begin = tile * Shape::kKeys + p * kPage;
+    const bool is_past =
+        IsPast<kWindow>(work.pages, begin + kPage - 1, place.first_position);
+    const int visible = is_past ? 0 : place.last + 1 - begin;
 #pragma unroll
     for (int n = 0; n < kPerPage / Shape::kThreads; ++n) {
       const int i = thread + n * Shape::kThreads;
@@ -174,8 +186,9 @@ __device__ __forceinline__ void PromptScores(
 }
 
 // Scores become weights, and the state is scaled to the new largest score. A
-// row that sees no key of the tile keeps its state bit for bit.
-template <int kHeadDim>
+// row that sees no key of the tile keeps its state bit for bit, also that of
+// before its first key.
+template <int kHeadDim, bool kWindow>
 __device__ __forceinline__ void PromptWeigh(
     float (&score)[PromptShape<kHeadDim>::kRowTiles][8][4], float scale_log2,
     PromptState<kHeadDim>& state) {
@@ -191,9 +204,10 @@ __device__ __forceinline__ void PromptWeigh(
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2));
     best = fmaxf(best, state.largest[i]);
-    const float factor = Exp2((state.largest[i] - best) * scale_log2);
+    const float origin = kWindow && best == -kInfinity ? 0.0f : best;
+    const float factor = Exp2((state.largest[i] - origin) * scale_log2);
     state.largest[i] = best;
-    const float shift = best * scale_log2;
+    const float shift = origin * scale_log2;
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -247,9 +261,10 @@ __device__ __forceinline__ void PromptValues(
   }
 }
 
-// Hides keys after each row's own position.
-template <int kRowTiles>
-__device__ __forceinline__ void PromptMask(int first_position, int first_key,
+// Hides keys after each row's own position, and those before its window.
+template <int kRowTiles, bool kWindow>
+__device__ __forceinline__ void PromptMask(const KvPages& pages,
+                                           int first_position, int first_key,
                                            float (&score)[kRowTiles][8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -260,7 +275,7 @@ __device__ __forceinline__ void PromptMask(int first_position, int first_key,
       for (int i = 0; i < 4; ++i) {
         const int position = first_position + 16 * t + lane / 4 + i / 2 * 8;
         const int key = first_key + 8 * n + lane % 4 * 2 + i % 2;
-        if (key > position) {
+        if (key > position || IsPast<kWindow>(pages, key, position)) {
           score[t][n][i] = -kInfinity;
         }
       }
@@ -291,7 +306,7 @@ __device__ __forceinline__ void PromptStore(
   }
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kWindow>
 __global__ void __launch_bounds__(PromptShape<kHeadDim>::kThreads,
                                   PromptShape<kHeadDim>::kBlocksPerProcessor)
     PromptKernel(PromptWork work) {
@@ -311,6 +326,8 @@ __global__ void __launch_bounds__(PromptShape<kHeadDim>::kThreads,
       work.pages.page_table + static_cast<int>(tile.w) * work.pages.page_stride;
   place.block_at = head / work.group * kPageTokens * kHeadDim * 2;
 
+  const int first_tile =
+      kWindow ? work.pages.FirstSeen(place.first_position) / Shape::kKeys : 0;
   const int tiles = place.last / Shape::kKeys + 1;
   const int warp_row =
       static_cast<int>(threadIdx.x) / kWarp * 16 * Shape::kRowTiles;
@@ -320,32 +337,40 @@ __global__ void __launch_bounds__(PromptShape<kHeadDim>::kThreads,
       warp_row < place.rows
           ? min(warp_position + 16 * Shape::kRowTiles - 1, place.last)
           : -1;
-  int page_id = LoadPageId(place, 0);
+  int page_id = LoadPageId(place, first_tile);
   CopyQueries<kHeadDim>(work, place, head, block);
-  CopyTile<kHeadDim>(work, place, 0, page_id, block);
+  CopyTile<kHeadDim, kWindow>(work, place, first_tile, page_id, block);
   CommitCopies();
-  page_id = LoadPageId(place, 1);
+  page_id = LoadPageId(place, first_tile + 1);
 
   PromptState<kHeadDim> state = {};
 #pragma unroll
   for (float& largest : state.largest) {
     largest = -kInfinity;
   }
-  for (int j = 0; j < tiles; ++j) {
+  for (int j = first_tile; j < tiles; ++j) {
     AwaitCopies();
     __syncthreads();
     if (j + 1 < tiles) {
-      CopyTile<kHeadDim>(work, place, j + 1, page_id, block);
+      CopyTile<kHeadDim, kWindow>(work, place, j + 1, page_id, block);
       CommitCopies();
       page_id = LoadPageId(place, j + 2);
     }
-    if (j * Shape::kKeys > warp_last) continue;
+    const int key = j * Shape::kKeys;
+    const int next = key + Shape::kKeys;
+    if (key > warp_last ||
+        IsPast<kWindow>(work.pages, next - 1, warp_position)) {
+      continue;
+    }
     float score[Shape::kRowTiles][8][4] = {};
     PromptScores<kHeadDim>(block, j % 2, warp_row, score);
-    if ((j + 1) * Shape::kKeys > warp_position) {
-      PromptMask<Shape::kRowTiles>(warp_position, j * Shape::kKeys, score);
+    if (next > warp_position ||
+        IsPast<kWindow>(work.pages, key,
+                        warp_position + 16 * Shape::kRowTiles - 1)) {
+      PromptMask<Shape::kRowTiles, kWindow>(work.pages, warp_position, key,
+                                            score);
     }
-    PromptWeigh<kHeadDim>(score, work.scale_log2, state);
+    PromptWeigh<kHeadDim, kWindow>(score, work.scale_log2, state);
     PromptValues<kHeadDim>(block, j % 2, score, state);
   }
   if (warp_last >= 0) {

@@ -95,64 +95,104 @@ inline double ReadRate(const Device<char>& memory) {
   return static_cast<double>(memory.count()) / us;
 }
 
+// Where the keys and values of rows are that generate, all at one context.
+struct DecodeCase {
+  int64_t head_dim, kv_heads, group, rows, context;
+  int window = 0;
+
+  [[nodiscard]] int64_t PageBytes() const {
+    return 2 * kv_heads * head_dim * 16 * 2;
+  }
+  [[nodiscard]] int64_t Bytes() const {
+    return rows * context / 16 * PageBytes();
+  }
+  // Launches take turns with memory, so that L2 does not hold it.
+  [[nodiscard]] int64_t Layers(const Device<char>& memory) const {
+    return std::max<int64_t>(1,
+                             std::min<int64_t>(16, memory.count() / Bytes()));
+  }
+};
+
+// Microseconds of a launch.
+inline double TimeDecode(const Device<char>& memory, const DecodeCase& c) {
+  const int64_t row_pages = c.context / 16;
+  std::vector<int32_t> table(c.rows * row_pages);
+  std::iota(table.begin(), table.end(), 0);
+  std::shuffle(table.begin(), table.end(), std::mt19937(3));
+  std::vector<int32_t> sequence(c.rows);
+  std::iota(sequence.begin(), sequence.end(), 0);
+  const Device<int32_t> dtable(table);
+  const Device<int32_t> dsequence(sequence);
+  const Device<int32_t> positions(
+      std::vector<int32_t>(c.rows, static_cast<int32_t>(c.context - 1)));
+  const int64_t q_heads = c.kv_heads * c.group;
+  const int64_t width = q_heads * c.head_dim;
+  const Device<Bf16> q(RandomBf16(c.rows * width, 5));
+  const Device<Bf16> out(c.rows * width);
+  const int64_t max_spans = cuda::DecodeSpans(c.context, c.window);
+  const Device<char> scratch(cuda::DecodeScratchBytes(
+      c.rows, q_heads, c.kv_heads, c.head_dim, max_spans));
+  Device<int32_t> counters(cuda::DecodeCounters(c.rows, q_heads, c.kv_heads));
+  counters.Zero();
+  const int64_t layers = c.Layers(memory);
+  return TimeEach(32, [&](int i, cudaStream_t stream) {
+    CUDA_OK(cuda::DecodeAttention(
+        {q.data(),
+         width,
+         out.data(),
+         width,
+         c.rows,
+         q_heads,
+         positions.data(),
+         dsequence.data(),
+         {memory.data() + i % layers * c.Bytes(), c.PageBytes(), dtable.data(),
+          row_pages, c.kv_heads, c.head_dim, c.window},
+         0.088f,
+         max_spans,
+         scratch.data(),
+         counters.data()},
+        stream));
+  });
+}
+
 inline void BenchDecode(const Device<char>& memory, double read_rate,
                         int64_t head_dim, int64_t kv_heads, int64_t group) {
   for (const int64_t context : {1024, 8192}) {
     for (const int64_t rows : {1, 8, 16, 32, 64}) {
-      const int64_t page_bytes = 2 * kv_heads * head_dim * 16 * 2;
-      const int64_t row_pages = context / 16;
-      const int64_t bytes = rows * row_pages * page_bytes;
-      const int64_t layers =
-          std::max<int64_t>(1, std::min<int64_t>(16, memory.count() / bytes));
-      std::vector<int32_t> table(rows * row_pages);
-      std::iota(table.begin(), table.end(), 0);
-      std::shuffle(table.begin(), table.end(), std::mt19937(3));
-      std::vector<int32_t> sequence(rows);
-      std::iota(sequence.begin(), sequence.end(), 0);
-      const Device<int32_t> dtable(table);
-      const Device<int32_t> dsequence(sequence);
-      const Device<int32_t> positions(
-          std::vector<int32_t>(rows, static_cast<int32_t>(context - 1)));
-      const int64_t q_heads = kv_heads * group;
-      const int64_t width = q_heads * head_dim;
-      const Device<Bf16> q(RandomBf16(rows * width, 5));
-      const Device<Bf16> out(rows * width);
-      const int64_t max_spans = context / 512;
-      const Device<char> scratch(cuda::DecodeScratchBytes(
-          rows, q_heads, kv_heads, head_dim, max_spans));
-      Device<int32_t> counters(cuda::DecodeCounters(rows, q_heads, kv_heads));
-      counters.Zero();
-      const double us = TimeEach(32, [&](int i, cudaStream_t stream) {
-        CUDA_OK(cuda::DecodeAttention(
-            {q.data(),
-             width,
-             out.data(),
-             width,
-             rows,
-             q_heads,
-             positions.data(),
-             dsequence.data(),
-             {memory.data() + i % layers * bytes, page_bytes, dtable.data(),
-              row_pages, kv_heads, head_dim},
-             0.088f,
-             max_spans,
-             scratch.data(),
-             counters.data()},
-            stream));
-      });
-      const double rate = static_cast<double>(bytes) / us;
+      const DecodeCase c = {head_dim, kv_heads, group, rows, context};
+      const double us = TimeDecode(memory, c);
+      const double rate = static_cast<double>(c.Bytes()) / us;
       std::printf(
           "decode d%-3d %2dx%d rows %2d context %5d  %8.1f us %7.0f GB/s "
           "%5.2f of read%s\n",
           int(head_dim), int(kv_heads), int(group), int(rows), int(context), us,
           rate / 1e3, rate / read_rate,
-          bytes * layers < 120'000'000 ? " (in L2)" : "");
+          c.Bytes() * c.Layers(memory) < 120'000'000 ? " (in L2)" : "");
     }
   }
 }
 
+// A window of 512 at 4k of context, beside all positions of 512 and of 4k.
+inline void BenchWindow(const Device<char>& memory, int64_t head_dim,
+                        int64_t kv_heads, int64_t group) {
+  for (const int64_t rows : {1, 8, 32, 64}) {
+    DecodeCase c = {head_dim, kv_heads, group, rows, 4096};
+    const double all = TimeDecode(memory, c);
+    c.window = 512;
+    const double window = TimeDecode(memory, c);
+    c.window = 0;
+    c.context = 512;
+    const double few = TimeDecode(memory, c);
+    std::printf(
+        "decode d%-3d %2dx%d rows %2d  context 4096 %8.1f us, in a window of "
+        "512 %8.1f us, context 512 %8.1f us\n",
+        int(head_dim), int(kv_heads), int(group), int(rows), all, window, few);
+  }
+}
+
 inline void BenchPrompt(const Device<char>& memory, int64_t head_dim,
-                        int64_t kv_heads, int64_t group, int64_t context) {
+                        int64_t kv_heads, int64_t group, int64_t context,
+                        int window = 0) {
   const int64_t q_heads = kv_heads * group;
   const int64_t width = q_heads * head_dim;
   const int64_t page_bytes = 2 * kv_heads * head_dim * 16 * 2;
@@ -176,15 +216,19 @@ inline void BenchPrompt(const Device<char>& memory, int64_t head_dim,
                                    dtiles.data(),
                                    static_cast<int64_t>(tiles.size()),
                                    {memory.data(), page_bytes, dtable.data(),
-                                    context / 16, kv_heads, head_dim},
+                                    context / 16, kv_heads, head_dim, window},
                                    0.088f},
                                   stream));
   });
-  const double flops =
-      4.0 * double(width) * double(context) * double(context + 1) / 2;
-  std::printf("prompt d%-3d %2dx%d context %5d  %9.1f us %6.1f TFLOP/s\n",
-              int(head_dim), int(kv_heads), int(group), int(context), us,
-              flops / us / 1e6);
+  // Keys that rows see: less those before their windows.
+  const double past = window > 0 ? double(context - window) : 0;
+  const double keys =
+      double(context) * double(context + 1) / 2 - past * (past + 1) / 2;
+  const double flops = 4.0 * double(width) * keys;
+  std::printf(
+      "prompt d%-3d %2dx%d context %5d window %4d  %9.1f us %6.1f TFLOP/s\n",
+      int(head_dim), int(kv_heads), int(group), int(context), window, us,
+      flops / us / 1e6);
 }
 
 inline void BenchRows(const Device<char>& memory, int64_t rows) {
@@ -286,6 +330,10 @@ inline void Bench() {
   }
   BenchPrompt(memory, 64, 8, 4, 8192);
   BenchPrompt(memory, 256, 4, 4, 8192);
+  BenchWindow(memory, 256, 4, 4);
+  BenchWindow(memory, 128, 8, 5);
+  BenchPrompt(memory, 256, 4, 4, 8192, 512);
+  BenchPrompt(memory, 128, 8, 5, 8192, 4096);
   for (const int64_t rows : {1, 16, 64, 2048, 8192}) BenchRows(memory, rows);
   for (const int64_t rows : {1, 16, 64}) BenchSample(rows);
 }

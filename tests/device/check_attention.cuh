@@ -49,39 +49,46 @@ inline std::vector<Bf16> RunDecode(const Queries& queries,
   return out.Download();
 }
 
-inline void CheckDecodeCase(int64_t head_dim, int64_t group, int64_t kv_heads) {
+// With a window, pages before those of every row are NaN.
+inline void CheckDecodeCase(int64_t head_dim, int64_t group, int64_t kv_heads,
+                            int window = 0) {
   const std::string what =
-      Name("decode dim %d group %d kv %d", static_cast<int>(head_dim),
-           static_cast<int>(group), static_cast<int>(kv_heads));
+      Name("decode dim %d group %d kv %d window %d", static_cast<int>(head_dim),
+           static_cast<int>(group), static_cast<int>(kv_heads), window);
   const std::vector<int> lengths = {1,   2,   15,  16,  17,   100,  127,  129,
                                     511, 512, 513, 640, 1000, 1025, 1500, 2000};
-  const Cache cache(kv_heads, head_dim, lengths, 11, 1.0f);
+  const Cache cache(kv_heads, head_dim, lengths, 11, 1.0f, window);
+  std::vector<int> next;  // of each sequence
   Queries queries = {
       kv_heads * group, head_dim, kv_heads * group * head_dim + 8, {}, {}, {}};
   for (size_t s = 0; s < lengths.size(); ++s) {
     queries.positions.push_back(lengths[s] - 1);
     queries.sequence.push_back(static_cast<int>(s));
+    next.push_back(lengths[s] - 1);
   }
   // Earlier positions of the same sequences: the tail is hidden from them.
   for (const int s : {5, 9, 12, 15}) {
     queries.positions.push_back(lengths[s] / 2);
     queries.sequence.push_back(s);
+    next[s] = lengths[s] / 2;
   }
   queries.values = RandomBf16(queries.rows() * queries.stride, 12, 2.0f);
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  const Device<Bf16> pool(cache.full());
+  const Device<Bf16> pool(cache.Held(next, lengths.back()));
   const Device<int32_t> table(cache.table());
   const cuda::KvPages pages = cache.View(pool, table);
+  const int64_t max_spans = cuda::DecodeSpans(lengths.back(), window);
 
   std::vector<int> all(queries.rows());
   std::iota(all.begin(), all.end(), 0);
   const int64_t out_stride = queries.width() + 2;
-  const std::vector<Bf16> got = RunDecode(queries, all, pages, scale, 4, what);
+  const std::vector<Bf16> got =
+      RunDecode(queries, all, pages, scale, max_spans, what);
   ExpectAttention(what, cache, queries, kv_heads, scale, got, out_stride);
-  const auto expect_same = [&](const std::vector<int>& pick, int64_t max_spans,
+  const auto expect_same = [&](const std::vector<int>& pick, int64_t spans,
                                const char* how) {
     const std::vector<Bf16> again =
-        RunDecode(queries, pick, pages, scale, max_spans, what + how);
+        RunDecode(queries, pick, pages, scale, spans, what + how);
     bool same = true;
     for (size_t i = 0; i < pick.size(); ++i) {
       same &= SameBits(again, i * out_stride, got, pick[i] * out_stride,
@@ -89,29 +96,60 @@ inline void CheckDecodeCase(int64_t head_dim, int64_t group, int64_t kv_heads) {
     }
     Expect(same, what + how);
   };
-  for (const int row : all) expect_same({row}, 7, " alone");
+  for (const int row : all) expect_same({row}, max_spans + 3, " alone");
   std::vector<int> many(64);
   for (size_t i = 0; i < many.size(); ++i) {
     many[i] = static_cast<int>(i * 7 % all.size());
   }
-  expect_same(many, 4, " among 64");
+  expect_same(many, max_spans, " among 64");
   many.resize(700);
   for (size_t i = 0; i < many.size(); ++i) {
     many[i] = static_cast<int>(i * 3 % all.size());
   }
-  if (group == 4) expect_same(many, 4, " among 700");
+  if (group == 4) expect_same(many, max_spans, " among 700");
 
   // A skipped row is left alone.
   Queries skipping = queries;
   skipping.sequence[3] = -1;
   const std::vector<Bf16> skipped =
-      RunDecode(skipping, {2, 3, 4}, pages, scale, 4, what + " skip");
+      RunDecode(skipping, {2, 3, 4}, pages, scale, max_spans, what + " skip");
   Expect(SameBits(skipped, 0, got, 2 * out_stride, queries.width()) &&
              IsPoison(skipped, out_stride, out_stride) &&
              SameBits(skipped, 2 * out_stride, got, 4 * out_stride,
                       queries.width()),
          what + " skipped row");
-  RunDecode(queries, {}, pages, scale, 4, what + " no rows");
+  RunDecode(queries, {}, pages, scale, max_spans, what + " no rows");
+  if (window > 0) return;
+  // A window that holds all is none.
+  cuda::KvPages wide = pages;
+  wide.window = lengths.back();
+  Expect(RunDecode(queries, all, wide, scale, max_spans, what) == got,
+         what + " in a wide window");
+}
+
+// 4k of context and a window: what came before costs no span.
+inline void CheckDecodeFar(int64_t head_dim, int window) {
+  const std::string what =
+      Name("decode far dim %d window %d", static_cast<int>(head_dim), window);
+  const std::vector<int> lengths = {4096, 4097, 4111, 4112, 4350, 4609};
+  const Cache cache(2, head_dim, lengths, 13, 1.0f, window);
+  Queries queries = {8, head_dim, 8 * head_dim, {}, {}, {}};
+  std::vector<int> all, next;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    all.push_back(static_cast<int>(s));
+    next.push_back(lengths[s] - 1);
+    queries.positions.push_back(lengths[s] - 1);
+    queries.sequence.push_back(static_cast<int>(s));
+  }
+  queries.values = RandomBf16(queries.rows() * queries.stride, 14, 2.0f);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const Device<Bf16> pool(cache.Held(next, lengths.back()));
+  const Device<int32_t> table(cache.table());
+  const int64_t spans = cuda::DecodeSpans(lengths.back(), window);
+  Expect(spans == cuda::DecodeSpans(1 << 20, window), what + " spans");
+  const std::vector<Bf16> got =
+      RunDecode(queries, all, cache.View(pool, table), scale, spans, what);
+  ExpectAttention(what, cache, queries, 2, scale, got, queries.width() + 2);
 }
 
 inline void CheckDecode() {
@@ -119,6 +157,11 @@ inline void CheckDecode() {
     for (const int64_t group : {1, 3, 4, 5, 6, 8, 12}) {
       CheckDecodeCase(head_dim, group, group == 4 ? 3 : 1);
     }
+    for (const int window : {1, 13, 16, 100, 512, 700, 1300}) {
+      CheckDecodeCase(head_dim, window == 512 ? 4 : 5, window == 512 ? 2 : 1,
+                      window);
+    }
+    CheckDecodeFar(head_dim, 512);
   }
 }
 
@@ -147,12 +190,12 @@ inline std::vector<cuda::PromptTile> TilesOf(const std::vector<int>& lengths,
 }
 
 inline void CheckPromptCase(int64_t head_dim, int64_t group, int64_t kv_heads,
-                            bool is_thorough) {
+                            bool is_thorough, int window = 0) {
   const std::string what =
-      Name("prompt dim %d group %d kv %d", static_cast<int>(head_dim),
-           static_cast<int>(group), static_cast<int>(kv_heads));
+      Name("prompt dim %d group %d kv %d window %d", static_cast<int>(head_dim),
+           static_cast<int>(group), static_cast<int>(kv_heads), window);
   const std::vector<int> lengths = {1, 63, 64, 65, 130, 200, 333, 700};
-  const Cache cache(kv_heads, head_dim, lengths, 21, 1.0f);
+  const Cache cache(kv_heads, head_dim, lengths, 21, 1.0f, window);
   Queries queries = {
       kv_heads * group, head_dim, kv_heads * group * head_dim + 8, {}, {}, {}};
   for (size_t s = 0; s < lengths.size(); ++s) {
@@ -168,12 +211,12 @@ inline void CheckPromptCase(int64_t head_dim, int64_t group, int64_t kv_heads,
   const Device<int32_t> table(cache.table());
   Device<Bf16> pool(cache.full());
   Device<Bf16> out(queries.rows() * out_stride);
+  cuda::KvPages pages = cache.View(pool, table);
   const auto run = [&](const std::vector<cuda::PromptTile>& tiles) {
     const Device<cuda::PromptTile> dtiles(tiles);
     CUDA_OK(cuda::PromptAttention(
         {q.data(), queries.stride, out.data(), out_stride, queries.q_heads,
-         dtiles.data(), static_cast<int64_t>(tiles.size()),
-         cache.View(pool, table), scale},
+         dtiles.data(), static_cast<int64_t>(tiles.size()), pages, scale},
         nullptr));
     CUDA_OK(cudaDeviceSynchronize());
   };
@@ -190,11 +233,13 @@ inline void CheckPromptCase(int64_t head_dim, int64_t group, int64_t kv_heads,
     Expect(out.Download() == got, what + Name(" in tiles of %d", tile_rows));
   }
   if (!is_thorough) return;
-  // Chunk after chunk, what comes later not written yet.
+  // Chunk after chunk, what comes later not written yet, and pages before the
+  // window gone.
   for (const int chunk : {64, 7}) {
     out.Poison();
     for (int begin = 0; begin < 700; begin += chunk) {
-      pool.Upload(cache.Until(begin + chunk));
+      pool.Upload(
+          cache.Held(std::vector<int>(lengths.size(), begin), begin + chunk));
       run(TilesOf(lengths, begin, begin + chunk, 128));
     }
     Expect(out.Download() == got, what + Name(" in chunks of %d", chunk));
@@ -209,12 +254,21 @@ inline void CheckPromptCase(int64_t head_dim, int64_t group, int64_t kv_heads,
   const int64_t first = (1 + 63 + 64 + 65 + 130 + 200) * out_stride;
   Expect(SameBits(out.Download(), first, got, first, 333 * out_stride),
          what + " one sequence alone");
+  if (window > 0) return;
+  // A window that holds all is none.
+  pages.window = lengths.back();
+  out.Poison();
+  run(TilesOf(lengths, 0, 1 << 20, 128));
+  Expect(out.Download() == got, what + " in a wide window");
 }
 
 inline void CheckPrompt() {
   for (const int64_t head_dim : {64, 128, 256, 48, 80}) {
     for (const int64_t group : {1, 3, 4, 5, 6, 8}) {
       CheckPromptCase(head_dim, group, group == 4 ? 2 : 1, group == 4);
+    }
+    for (const int window : {1, 13, 64, 100, 300}) {
+      CheckPromptCase(head_dim, 3, 1, true, window);
     }
   }
 }

@@ -10,12 +10,15 @@
 namespace baton::check {
 
 // Keys and values of sequences of given lengths, in pages of random order; what
-// no token has written is NaN.
+// no token has written is NaN. Rows see a window of positions, or all (0).
 class Cache {
  public:
   Cache(int64_t kv_heads, int64_t head_dim, std::vector<int> lengths,
-        uint32_t seed, float scale = 1.0f)
-      : kv_heads_(kv_heads), head_dim_(head_dim), lengths_(std::move(lengths)) {
+        uint32_t seed, float scale = 1.0f, int window = 0)
+      : kv_heads_(kv_heads),
+        head_dim_(head_dim),
+        lengths_(std::move(lengths)),
+        window_(window) {
     int64_t most = 1;
     int64_t total = 3;  // some that belong to nobody
     for (const int length : lengths_) {
@@ -58,12 +61,19 @@ class Cache {
   [[nodiscard]] size_t ValueAt(size_t s, int t, int64_t h, int64_t d) const {
     return PageOf(s, t) + ((kv_heads_ + h) * head_dim_ + d) * 16 + t % 16;
   }
-  // The pool with all tokens, and with those of positions below `end` only.
+  // The first position that a row sees.
+  [[nodiscard]] int FirstSeen(int position) const {
+    return window_ > 0 ? std::max(0, position - window_ + 1) : 0;
+  }
+  // The pool with all tokens; and with those of positions below `end` only, and
+  // without the pages that no row from `next` of its sequence on sees.
   [[nodiscard]] const std::vector<Bf16>& full() const { return full_; }
-  [[nodiscard]] std::vector<Bf16> Until(int end) const {
+  [[nodiscard]] std::vector<Bf16> Held(const std::vector<int>& next,
+                                       int end) const {
     std::vector<Bf16> pool = pool_;
     for (size_t s = 0; s < lengths_.size(); ++s) {
-      for (int t = 0; t < std::min(end, lengths_[s]); ++t) {
+      for (int t = FirstSeen(next[s]) / 16 * 16; t < std::min(end, lengths_[s]);
+           ++t) {
         for (int64_t h = 0; h < kv_heads_; ++h) {
           for (int64_t d = 0; d < head_dim_; ++d) {
             pool[KeyAt(s, t, h, d)] = full_[KeyAt(s, t, h, d)];
@@ -79,8 +89,8 @@ class Cache {
   [[nodiscard]] const std::vector<int>& lengths() const { return lengths_; }
   [[nodiscard]] cuda::KvPages View(const Device<Bf16>& pool,
                                    const Device<int32_t>& table) const {
-    return {pool.data(),  PageElements() * 2, table.data(),
-            page_stride_, kv_heads_,          head_dim_};
+    return {pool.data(), PageElements() * 2, table.data(), page_stride_,
+            kv_heads_,   head_dim_,          window_};
   }
 
   // Attention of one query vector at a position; also the sum of |weight value|
@@ -89,7 +99,8 @@ class Cache {
               double scale, double* out, double* magnitude) const {
     std::vector<double> weight(position + 1);
     double largest = -1e300;
-    for (int t = 0; t <= position; ++t) {
+    const int first = FirstSeen(position);
+    for (int t = first; t <= position; ++t) {
       double dot = 0;
       const Bf16* key = full_.data() + KeyAt(s, t, kv_head, 0);
       for (int64_t d = 0; d < head_dim_; ++d) {
@@ -99,10 +110,12 @@ class Cache {
       largest = std::max(largest, weight[t]);
     }
     double sum = 0;
-    for (double& w : weight) sum += w = std::exp(w - largest);
+    for (int t = first; t <= position; ++t) {
+      sum += weight[t] = std::exp(weight[t] - largest);
+    }
     std::fill_n(out, head_dim_, 0.0);
     std::fill_n(magnitude, head_dim_, 0.0);
-    for (int t = 0; t <= position; ++t) {
+    for (int t = first; t <= position; ++t) {
       for (int64_t d = 0; d < head_dim_; ++d) {
         const double x =
             weight[t] / sum * ToFloat(full_[ValueAt(s, t, kv_head, d)]);
@@ -120,6 +133,7 @@ class Cache {
 
   int64_t kv_heads_, head_dim_;
   std::vector<int> lengths_;
+  int window_;
   int64_t page_stride_;
   std::vector<int32_t> table_;
   std::vector<Bf16> pool_;  // nothing written
