@@ -129,8 +129,9 @@ Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
   match.Require(match["k"] == args.weight.k, "k of x and of the weight")
       .Require(match["n"] == args.weight.n, "n of out and of the weight")
       .Require(args.weight.dtype == DType::kBF16, "the weight is bf16")
-      .Require(args.x.row_stride() % kCudaRowPad == 0,
-               "rows of x are a multiple of 8 elements apart");
+      .Require(args.weight.k % kCudaRowPad != 0 ||
+                   args.x.row_stride() % kCudaRowPad == 0,
+               "rows of x are a multiple of 8 elements apart, as k is");
   BATON_RETURN_IF_ERROR(match.status());
   Context& context = Context::Of(stream);
   if (args.runs.empty()) {

@@ -281,6 +281,12 @@ __device__ __forceinline__ uint64_t FullPages(const TileRows& rows) {
   return begins;
 }
 
+// Whether pairs of values are whole words.
+__device__ __forceinline__ bool SuitsPairs(const RotateAndStoreArgs& args) {
+  return args.row_stride % 2 == 0 &&
+         reinterpret_cast<uintptr_t>(args.v) % 4 == 0;
+}
+
 // Values of the sixteen tokens of a page, two dims of all: the loads of a warp
 // are whole rows, and what it stores is contiguous.
 __device__ __forceinline__ void StoreFullPage(const RotateAndStoreArgs& args,
@@ -316,7 +322,7 @@ __global__ void __launch_bounds__(kThreads)
   EnterKernel();
   const int64_t first = int64_t{blockIdx.x} * kTileRows;
   ReadTile(args, shape, first, rows, angles);
-  const uint64_t full = FullPages(rows);
+  const uint64_t full = SuitsPairs(args) ? FullPages(rows) : 0;
   const int step = static_cast<int>(gridDim.y) * kThreads;
   const int begin = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   const auto place_of = [&](int row) {
@@ -367,8 +373,7 @@ cudaError_t RotateAndStore(const RotateAndStoreArgs& args,
                            cudaStream_t stream) {
   const int64_t head_dim = args.pages.head_dim;
   if (head_dim % 2 != 0 || head_dim > kMaxHeadDim ||
-      2 * args.num_freqs > head_dim || args.row_stride % 2 != 0 ||
-      !IsAligned(args.q, 4) || !IsAligned(args.k, 4) || !IsAligned(args.v, 4)) {
+      2 * args.num_freqs > head_dim) {
     return cudaErrorInvalidValue;
   }
   const HeadShape shape = ShapeOf(args);

@@ -15,12 +15,11 @@ namespace baton::cuda {
 inline constexpr int64_t kMaxHeadDim = 256;
 
 struct RotateAndStoreArgs {
-  // bf16, 4-byte aligned; usually three views of one matrix. q and k are
-  // updated in place.
+  // bf16; usually three views of one matrix. q and k are updated in place.
   void* q;             // [rows, q_heads, head_dim]
   void* k;             // [rows, kv_heads, head_dim]
   const void* v;       // [rows, kv_heads, head_dim]
-  int64_t row_stride;  // elements, of all three; even
+  int64_t row_stride;  // elements, of all three
   int64_t rows, q_heads;
   // RMSNorm per head, rounded to bf16; null: none.
   const void* q_norm;  // [head_dim]
@@ -38,8 +37,7 @@ struct RotateAndStoreArgs {
 
 // The bits of a row depend on that row alone. Zero rows submit nothing.
 // invalidValue: head_dim odd or above kMaxHeadDim, 2 * num_freqs > head_dim, 1
-// to 3 frequencies where head_dim > 248, a pointer or stride that is not
-// aligned.
+// to 3 frequencies where head_dim > 248.
 [[nodiscard]] cudaError_t RotateAndStore(const RotateAndStoreArgs& args,
                                          cudaStream_t stream);
 

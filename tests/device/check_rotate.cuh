@@ -166,7 +166,7 @@ inline void CheckRotateCase(const RotateCase& c) {
 
 inline void CheckRotate() {
   for (const int rows : {1, 9, 64, 200}) {
-    for (const int pad : {2, 8}) {
+    for (const int pad : {1, 2, 8}) {
       CheckRotateCase({4, 2, 128, 64, false, rows, 1.0f, pad});
       CheckRotateCase({6, 2, 64, 32, true, rows, 1.0f, pad});
       CheckRotateCase({5, 1, 80, 16, true, rows, 1.25f, pad});
@@ -178,6 +178,10 @@ inline void CheckRotate() {
       CheckRotateCase({4, 4, 256, 0, false, rows, 1.0f, pad});
       CheckRotateCase({4, 4, 256, 63, true, rows, 1.0f, pad});
     }
+    // Gates of heads behind the values.
+    CheckRotateCase({16, 4, 256, 32, false, rows, 1.0f, 16});
+    CheckRotateCase({6, 2, 24, 6, false, rows, 1.0f, 6});
+    CheckRotateCase({5, 1, 24, 12, false, rows, 1.0f, 5});
   }
 }
 
