@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels as the registry takes them; bf16. Each checks its shapes
-// first (InvalidArgument), then submits to the stream.
+// The CUDA kernels as the registry takes them; bf16, but that a residual stream
+// may be f32. Each checks its shapes first (InvalidArgument), then submits to
+// the stream.
 #pragma once
 
 #include "kernels/ops/activation.h"
@@ -23,6 +24,8 @@ Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
 Status AddCuda(const Add::Args& args, Stream& stream);
 Status SiluMulCuda(const SiluMul::Args& args, Stream& stream);
+Status GeluMulCuda(const GeluMul::Args& args, Stream& stream);
+Status GateHeadsCuda(const GateHeads::Args& args, Stream& stream);
 Status Relu2Cuda(const Relu2::Args& args, Stream& stream);
 Status XieluCuda(const Xielu::Args& args, Stream& stream);
 Status EmbeddingCuda(const Embedding::Args& args, Stream& stream);

@@ -18,6 +18,8 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
   registry.Add<Add>(kCuda, kType, &cuda::AddCuda);
   registry.Add<SiluMul>(kCuda, kType, &cuda::SiluMulCuda);
+  registry.Add<GeluMul>(kCuda, kType, &cuda::GeluMulCuda);
+  registry.Add<GateHeads>(kCuda, kType, &cuda::GateHeadsCuda);
   registry.Add<Relu2>(kCuda, kType, &cuda::Relu2Cuda);
   registry.Add<Xielu>(kCuda, kType, &cuda::XieluCuda);
   registry.Add<Embedding>(kCuda, kType, &cuda::EmbeddingCuda);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/row_eights.cuh"
 #include "kernels/cuda/row_kernels.h"
 
 namespace baton::cuda {
@@ -15,7 +17,7 @@ constexpr int kFewMapThreads = 64;
 constexpr int64_t kFewMapRows = 8;
 constexpr int64_t kMaxGridY = 65535;
 
-// Whether 16-byte accesses suit a row of `size` at p.
+// Whether 16-byte accesses suit a row of `size` at p, of bf16 or f32.
 bool SuitsVectors(const void* p, int64_t stride, int64_t size) {
   return IsAligned(p, 16) && stride % 8 == 0 && size % 8 == 0;
 }
@@ -23,8 +25,8 @@ bool SuitsVectors(const void* p, int64_t stride, int64_t size) {
 // ---- Norms -----------------------------------------------------------------
 
 // One block per row; thread t keeps elements [8 (t + v threads), + 8) of it.
-// The order of the sum depends on the size alone.
-template <bool kVectors, int kHeld, bool kAdd>
+// The order of the sum depends on the size alone. The residual is of T.
+template <typename T, bool kVectors, int kHeld, bool kAdd>
 __global__ void __launch_bounds__(kMaxNormThreads)
     NormKernel(AddRmsNormArgs args) {
   __shared__ float scratch[kMaxNormThreads / kWarp];
@@ -44,12 +46,11 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   AwaitPreviousGrids();
 
   const int64_t row = blockIdx.x;
-  auto* residual =
-      static_cast<uint16_t*>(args.residual) + row * args.residual_stride;
+  auto* residual = static_cast<T*>(args.residual) + row * args.residual_stride;
   const auto* update =
       static_cast<const uint16_t*>(args.update) + row * args.update_stride;
   auto* out = static_cast<uint16_t*>(args.out) + row * args.out_stride;
-  uint4 held[kHeld];
+  Eight<T> held[kHeld];
 #pragma unroll
   for (int v = 0; v < kHeld; ++v) {
     held[v] = LoadEight<kVectors>(residual, first + v * step, n);
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
       Unpack(LoadEight<kVectors>(update, first + v * step, n), y);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] += y[i];
-      held[v] = Pack(x);
+      held[v] = PackTo<T>(x);
       StoreEight<kVectors>(residual, first + v * step, n, held[v]);
       Unpack(held[v], x);
     }
@@ -88,22 +89,34 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   }
 }
 
-template <bool kVectors, bool kAdd>
-cudaError_t LaunchNorm(const AddRmsNormArgs& args, cudaStream_t stream) {
+template <typename T, bool kVectors, bool kAdd>
+cudaError_t LaunchHeld(const AddRmsNormArgs& args, cudaStream_t stream) {
   const int64_t vectors = CeilDiv(args.hidden, 8);
   const int threads = static_cast<int>(std::min<int64_t>(
       CeilDiv(vectors, kWarp) * kWarp, int64_t{kMaxNormThreads}));
   const dim3 grid(Blocks(args.rows));
   const int64_t held = CeilDiv(vectors, threads);
   if (held <= 1) {
-    return Launch(&NormKernel<kVectors, 1, kAdd>, grid, threads, 0, stream,
+    return Launch(&NormKernel<T, kVectors, 1, kAdd>, grid, threads, 0, stream,
                   args);
   }
   if (held <= 2) {
-    return Launch(&NormKernel<kVectors, 2, kAdd>, grid, threads, 0, stream,
+    return Launch(&NormKernel<T, kVectors, 2, kAdd>, grid, threads, 0, stream,
                   args);
   }
-  return Launch(&NormKernel<kVectors, 8, kAdd>, grid, threads, 0, stream, args);
+  return Launch(&NormKernel<T, kVectors, 8, kAdd>, grid, threads, 0, stream,
+                args);
+}
+
+template <bool kAdd>
+cudaError_t LaunchNorm(const AddRmsNormArgs& args, bool vectors,
+                       cudaStream_t stream) {
+  if (args.residual_type == StreamType::kF32) {
+    return vectors ? LaunchHeld<float, true, kAdd>(args, stream)
+                   : LaunchHeld<float, false, kAdd>(args, stream);
+  }
+  return vectors ? LaunchHeld<uint16_t, true, kAdd>(args, stream)
+                 : LaunchHeld<uint16_t, false, kAdd>(args, stream);
 }
 
 bool IsNormSize(int64_t hidden) { return hidden > 0 && hidden <= kMaxNormSize; }
@@ -120,6 +133,13 @@ struct SiluMulFunction {
     return __fdividef(gate, 1.0f + expf(-gate)) * up;
   }
 };
+struct GeluMulFunction {
+  // erfc of the negated value: 1 + erf(x) would cancel below zero.
+  __device__ float operator()(float gate, float up) const {
+    constexpr float kRootOfHalf = 0.70710678f;
+    return gate * 0.5f * erfcf(gate * -kRootOfHalf) * up;
+  }
+};
 struct Relu2Function {
   __device__ float operator()(float x, float /*unused*/) const {
     return Relu2Of(x);
@@ -132,19 +152,20 @@ struct XieluFunction {
   }
 };
 
+template <typename T>
 struct MapArgs {
-  const uint16_t* a;  // [rows, size]
+  const T* a;  // [rows, size]
   int64_t a_stride;
   const uint16_t* b;  // [rows, size], or null
   int64_t b_stride;
-  uint16_t* out;  // [rows, size]
+  T* out;  // [rows, size]
   int64_t out_stride;
   int64_t rows, size;
 };
 
-template <bool kVectors, typename Function>
+template <typename T, bool kVectors, typename Function>
 __global__ void __launch_bounds__(kMapThreads)
-    MapKernel(MapArgs args, Function function) {
+    MapKernel(MapArgs<T> args, Function function) {
   EnterKernel();
   const int64_t at =
       8 * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
@@ -152,7 +173,7 @@ __global__ void __launch_bounds__(kMapThreads)
   for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
     float x[8];
     float y[8] = {};
-    const uint4 a =
+    const Eight<T> a =
         LoadEight<kVectors>(args.a + row * args.a_stride, at, args.size);
     if (args.b != nullptr) {
       Unpack(LoadEight<kVectors>(args.b + row * args.b_stride, at, args.size),
@@ -162,7 +183,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = function(x[i], y[i]);
     StoreEight<kVectors>(args.out + row * args.out_stride, at, args.size,
-                         Pack(x));
+                         PackTo<T>(x));
   }
 }
 
@@ -174,8 +195,9 @@ dim3 MapGrid(int64_t rows, int64_t size) {
           Blocks(std::min(rows, kMaxGridY))};
 }
 
-template <typename Function>
-cudaError_t Map(const MapArgs& args, Function function, cudaStream_t stream) {
+template <typename T, typename Function>
+cudaError_t Map(const MapArgs<T>& args, Function function,
+                cudaStream_t stream) {
   if (args.rows == 0 || args.size == 0) return cudaSuccess;
   const dim3 grid = MapGrid(args.rows, args.size);
   const int threads = MapThreads(args.rows);
@@ -183,29 +205,89 @@ cudaError_t Map(const MapArgs& args, Function function, cudaStream_t stream) {
       SuitsVectors(args.a, args.a_stride, args.size) &&
       SuitsVectors(args.out, args.out_stride, args.size) &&
       (args.b == nullptr || SuitsVectors(args.b, args.b_stride, args.size));
-  return vectors ? Launch(&MapKernel<true, Function>, grid, threads, 0, stream,
-                          args, function)
-                 : Launch(&MapKernel<false, Function>, grid, threads, 0, stream,
-                          args, function);
+  return vectors ? Launch(&MapKernel<T, true, Function>, grid, threads, 0,
+                          stream, args, function)
+                 : Launch(&MapKernel<T, false, Function>, grid, threads, 0,
+                          stream, args, function);
 }
 
 template <typename Function>
 cudaError_t MapActivation(const ActivationArgs& args, Function function,
                           cudaStream_t stream) {
-  return Map({.a = static_cast<const uint16_t*>(args.x),
-              .a_stride = args.x_stride,
-              .b = nullptr,
-              .b_stride = 0,
-              .out = static_cast<uint16_t*>(args.out),
-              .out_stride = args.out_stride,
-              .rows = args.rows,
-              .size = args.ffn},
-             function, stream);
+  return Map<uint16_t>({.a = static_cast<const uint16_t*>(args.x),
+                        .a_stride = args.x_stride,
+                        .b = nullptr,
+                        .b_stride = 0,
+                        .out = static_cast<uint16_t*>(args.out),
+                        .out_stride = args.out_stride,
+                        .rows = args.rows,
+                        .size = args.ffn},
+                       function, stream);
+}
+
+// function(gate, up).
+template <typename Function>
+cudaError_t MapGated(const ActivationArgs& args, Function function,
+                     cudaStream_t stream) {
+  const auto* gate = static_cast<const uint16_t*>(args.x);
+  return Map<uint16_t>({.a = gate,
+                        .a_stride = args.x_stride,
+                        .b = gate + args.ffn,
+                        .b_stride = args.x_stride,
+                        .out = static_cast<uint16_t*>(args.out),
+                        .out_stride = args.out_stride,
+                        .rows = args.rows,
+                        .size = args.ffn},
+                       function, stream);
+}
+
+template <typename T>
+cudaError_t AddTo(const AddArgs& args, cudaStream_t stream) {
+  return Map<T>({.a = static_cast<const T*>(args.residual),
+                 .a_stride = args.residual_stride,
+                 .b = static_cast<const uint16_t*>(args.update),
+                 .b_stride = args.update_stride,
+                 .out = static_cast<T*>(args.residual),
+                 .out_stride = args.residual_stride,
+                 .rows = args.rows,
+                 .size = args.hidden},
+                AddFunction{}, stream);
+}
+
+// ---- Gates of heads --------------------------------------------------------
+
+// A thread takes eight elements of a row, of one head where vectors suit.
+template <bool kVectors>
+__global__ void __launch_bounds__(kMapThreads)
+    GateHeadsKernel(GateHeadsArgs args) {
+  EnterKernel();
+  const int64_t at =
+      8 * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+  const int64_t size = args.heads * args.head_dim;
+  if (at >= size) return;
+  for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
+    const auto* gate =
+        static_cast<const uint16_t*>(args.gate) + row * args.gate_stride;
+    auto* to = static_cast<uint16_t*>(args.x) + row * args.x_stride;
+    const auto share_of = [&](int64_t element) {
+      const float z = FromBf16(Load2(gate + element / args.head_dim));
+      return 1.0f / (1.0f + expf(-z));
+    };
+    float x[8];
+    Unpack(LoadEight<kVectors>(to, at, size), x);
+    float share = share_of(at);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (!kVectors && at + i < size) share = share_of(at + i);
+      x[i] *= share;
+    }
+    StoreEight<kVectors>(to, at, size, Pack(x));
+  }
 }
 
 // ---- Look-up ---------------------------------------------------------------
 
-template <bool kVectors>
+template <typename T, bool kVectors>
 __global__ void __launch_bounds__(kMapThreads) LookUpKernel(LookUpArgs args) {
   EnterKernel();
   const int64_t at =
@@ -216,10 +298,28 @@ __global__ void __launch_bounds__(kMapThreads) LookUpKernel(LookUpArgs args) {
     if (from < 0) from = LoadInt(args.tokens + (-1 - from));
     const auto* table =
         static_cast<const uint16_t*>(args.table) + from * args.table_stride;
-    auto* out = static_cast<uint16_t*>(args.out) + row * args.out_stride;
-    StoreEight<kVectors>(out, at, args.hidden,
-                         LoadEight<kVectors>(table, at, args.hidden));
+    auto* out = static_cast<T*>(args.out) + row * args.out_stride;
+    const uint4 packed = LoadEight<kVectors>(table, at, args.hidden);
+    if constexpr (std::is_same_v<T, float>) {
+      float x[8];
+      Unpack(packed, x);
+      StoreEight<kVectors>(out, at, args.hidden, PackTo<float>(x));
+    } else {
+      StoreEight<kVectors>(out, at, args.hidden, packed);
+    }
   }
+}
+
+template <typename T>
+cudaError_t LaunchLookUp(const LookUpArgs& args, cudaStream_t stream) {
+  const dim3 grid = MapGrid(args.rows, args.hidden);
+  const int threads = MapThreads(args.rows);
+  const bool vectors =
+      SuitsVectors(args.table, args.table_stride, args.hidden) &&
+      SuitsVectors(args.out, args.out_stride, args.hidden);
+  return vectors
+             ? Launch(&LookUpKernel<T, true>, grid, threads, 0, stream, args)
+             : Launch(&LookUpKernel<T, false>, grid, threads, 0, stream, args);
 }
 
 }  // namespace
@@ -232,8 +332,7 @@ cudaError_t AddRmsNormRows(const AddRmsNormArgs& args, cudaStream_t stream) {
       SuitsVectors(args.update, args.update_stride, args.hidden) &&
       SuitsVectors(args.out, args.out_stride, args.hidden) &&
       IsAligned(args.weight, 16);
-  return vectors ? LaunchNorm<true, true>(args, stream)
-                 : LaunchNorm<false, true>(args, stream);
+  return LaunchNorm<true>(args, vectors, stream);
 }
 
 cudaError_t RmsNormRows(const RmsNormArgs& args, cudaStream_t stream) {
@@ -253,34 +352,22 @@ cudaError_t RmsNormRows(const RmsNormArgs& args, cudaStream_t stream) {
       .rows = args.rows,
       .hidden = args.hidden,
       .eps = args.eps,
+      .residual_type = args.x_type,
   };
-  return vectors ? LaunchNorm<true, false>(only_norm, stream)
-                 : LaunchNorm<false, false>(only_norm, stream);
+  return LaunchNorm<false>(only_norm, vectors, stream);
 }
 
 cudaError_t AddRows(const AddArgs& args, cudaStream_t stream) {
-  return Map({.a = static_cast<const uint16_t*>(args.residual),
-              .a_stride = args.residual_stride,
-              .b = static_cast<const uint16_t*>(args.update),
-              .b_stride = args.update_stride,
-              .out = static_cast<uint16_t*>(args.residual),
-              .out_stride = args.residual_stride,
-              .rows = args.rows,
-              .size = args.hidden},
-             AddFunction{}, stream);
+  return args.residual_type == StreamType::kF32 ? AddTo<float>(args, stream)
+                                                : AddTo<uint16_t>(args, stream);
 }
 
 cudaError_t SiluMulRows(const ActivationArgs& args, cudaStream_t stream) {
-  const auto* gate = static_cast<const uint16_t*>(args.x);
-  return Map({.a = gate,
-              .a_stride = args.x_stride,
-              .b = gate + args.ffn,
-              .b_stride = args.x_stride,
-              .out = static_cast<uint16_t*>(args.out),
-              .out_stride = args.out_stride,
-              .rows = args.rows,
-              .size = args.ffn},
-             SiluMulFunction{}, stream);
+  return MapGated(args, SiluMulFunction{}, stream);
+}
+
+cudaError_t GeluMulRows(const ActivationArgs& args, cudaStream_t stream) {
+  return MapGated(args, GeluMulFunction{}, stream);
 }
 
 cudaError_t Relu2Rows(const ActivationArgs& args, cudaStream_t stream) {
@@ -292,15 +379,21 @@ cudaError_t XieluRows(const ActivationArgs& args,
   return MapActivation(args, XieluFunction{constants}, stream);
 }
 
+cudaError_t GateHeadsRows(const GateHeadsArgs& args, cudaStream_t stream) {
+  const int64_t size = args.heads * args.head_dim;
+  if (args.rows == 0 || size == 0) return cudaSuccess;
+  const bool vectors =
+      args.head_dim % 8 == 0 && SuitsVectors(args.x, args.x_stride, size);
+  return Launch(vectors ? &GateHeadsKernel<true> : &GateHeadsKernel<false>,
+                MapGrid(args.rows, size), MapThreads(args.rows), 0, stream,
+                args);
+}
+
 cudaError_t LookUpRows(const LookUpArgs& args, cudaStream_t stream) {
   if (args.rows == 0 || args.hidden == 0) return cudaSuccess;
-  const dim3 grid = MapGrid(args.rows, args.hidden);
-  const int threads = MapThreads(args.rows);
-  const bool vectors =
-      SuitsVectors(args.table, args.table_stride, args.hidden) &&
-      SuitsVectors(args.out, args.out_stride, args.hidden);
-  return vectors ? Launch(&LookUpKernel<true>, grid, threads, 0, stream, args)
-                 : Launch(&LookUpKernel<false>, grid, threads, 0, stream, args);
+  return args.out_type == StreamType::kF32
+             ? LaunchLookUp<float>(args, stream)
+             : LaunchLookUp<uint16_t>(args, stream);
 }
 
 }  // namespace baton::cuda

@@ -8,6 +8,14 @@
 namespace baton::cuda {
 namespace {
 
+// A residual stream may be f32 or bf16: its dtype, or the one it should have.
+DType StreamDType(ConstView stream) {
+  return stream.dtype() == DType::kF32 ? DType::kF32 : DType::kBF16;
+}
+StreamType StreamTypeOf(ConstView stream) {
+  return stream.dtype() == DType::kF32 ? StreamType::kF32 : StreamType::kBf16;
+}
+
 Status MatchActivation(ShapeMatch& match, ConstView x, View out) {
   match.IsType("x", x, DType::kBF16).IsType("out", out, DType::kBF16);
   return match.status();
@@ -17,6 +25,15 @@ Status MatchUnary(std::string_view op, ConstView x, View out) {
   ShapeMatch match(op);
   match.Match("x", x, {"rows", "ffn"}).Match("out", out, {"rows", "ffn"});
   return MatchActivation(match, x, out);
+}
+
+Status MatchGated(std::string_view op, ConstView gate_up, View out) {
+  ShapeMatch match(op);
+  match.Match("gate_up", gate_up, {"rows", "both"})
+      .Match("out", out, {"rows", "ffn"});
+  BATON_RETURN_IF_ERROR(MatchActivation(match, gate_up, out));
+  match.Require(match["both"] == 2 * match["ffn"], "gate_up has 2 x ffn");
+  return match.status();
 }
 
 ActivationArgs RowsOf(ConstView x, View out) {
@@ -35,7 +52,7 @@ Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream) {
   match.Match("x", args.x, {"rows", "hidden"})
       .Match("weight", args.weight, {"hidden"})
       .Match("out", args.out, {"rows", "hidden"})
-      .IsType("x", args.x, DType::kBF16)
+      .IsType("x", args.x, StreamDType(args.x))
       .IsType("weight", args.weight, DType::kBF16)
       .IsType("out", args.out, DType::kBF16);
   BATON_RETURN_IF_ERROR(match.status());
@@ -46,7 +63,8 @@ Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream) {
                                  .out_stride = args.out.row_stride(),
                                  .rows = match["rows"],
                                  .hidden = match["hidden"],
-                                 .eps = args.eps},
+                                 .eps = args.eps,
+                                 .x_type = StreamTypeOf(args.x)},
                                 CudaStreamOf(stream)),
                     "rms_norm");
 }
@@ -57,7 +75,7 @@ Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream) {
       .Match("update", args.update, {"rows", "hidden"})
       .Match("weight", args.weight, {"hidden"})
       .Match("out", args.out, {"rows", "hidden"})
-      .IsType("stream", args.stream, DType::kBF16)
+      .IsType("stream", args.stream, StreamDType(args.stream))
       .IsType("update", args.update, DType::kBF16)
       .IsType("weight", args.weight, DType::kBF16)
       .IsType("out", args.out, DType::kBF16);
@@ -71,7 +89,8 @@ Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream) {
                                     .out_stride = args.out.row_stride(),
                                     .rows = match["rows"],
                                     .hidden = match["hidden"],
-                                    .eps = args.eps},
+                                    .eps = args.eps,
+                                    .residual_type = StreamTypeOf(args.stream)},
                                    CudaStreamOf(stream)),
                     "add_rms_norm");
 }
@@ -80,7 +99,7 @@ Status AddCuda(const Add::Args& args, Stream& stream) {
   ShapeMatch match("add");
   match.Match("stream", args.stream, {"rows", "hidden"})
       .Match("update", args.update, {"rows", "hidden"})
-      .IsType("stream", args.stream, DType::kBF16)
+      .IsType("stream", args.stream, StreamDType(args.stream))
       .IsType("update", args.update, DType::kBF16);
   BATON_RETURN_IF_ERROR(match.status());
   return CudaStatus(AddRows({.residual = args.stream.data(),
@@ -88,21 +107,42 @@ Status AddCuda(const Add::Args& args, Stream& stream) {
                              .update = args.update.data(),
                              .update_stride = args.update.row_stride(),
                              .rows = match["rows"],
-                             .hidden = match["hidden"]},
+                             .hidden = match["hidden"],
+                             .residual_type = StreamTypeOf(args.stream)},
                             CudaStreamOf(stream)),
                     "add");
 }
 
 Status SiluMulCuda(const SiluMul::Args& args, Stream& stream) {
-  ShapeMatch match("silu_mul");
-  match.Match("gate_up", args.gate_up, {"rows", "both"})
-      .Match("out", args.out, {"rows", "ffn"});
-  BATON_RETURN_IF_ERROR(MatchActivation(match, args.gate_up, args.out));
-  match.Require(match["both"] == 2 * match["ffn"], "gate_up has 2 x ffn");
-  BATON_RETURN_IF_ERROR(match.status());
+  BATON_RETURN_IF_ERROR(MatchGated("silu_mul", args.gate_up, args.out));
   return CudaStatus(
       SiluMulRows(RowsOf(args.gate_up, args.out), CudaStreamOf(stream)),
       "silu_mul");
+}
+
+Status GeluMulCuda(const GeluMul::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR(MatchGated("gelu_mul", args.gate_up, args.out));
+  return CudaStatus(
+      GeluMulRows(RowsOf(args.gate_up, args.out), CudaStreamOf(stream)),
+      "gelu_mul");
+}
+
+Status GateHeadsCuda(const GateHeads::Args& args, Stream& stream) {
+  ShapeMatch match("gate_heads");
+  match.Match("x", args.x, {"rows", "heads", "head_dim"})
+      .Match("gate", args.gate, {"rows", "heads"})
+      .IsType("x", args.x, DType::kBF16)
+      .IsType("gate", args.gate, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(GateHeadsRows({.x = args.x.data(),
+                                   .x_stride = args.x.row_stride(),
+                                   .gate = args.gate.data(),
+                                   .gate_stride = args.gate.row_stride(),
+                                   .rows = match["rows"],
+                                   .heads = match["heads"],
+                                   .head_dim = match["head_dim"]},
+                                  CudaStreamOf(stream)),
+                    "gate_heads");
 }
 
 Status Relu2Cuda(const Relu2::Args& args, Stream& stream) {
@@ -125,7 +165,7 @@ Status EmbeddingCuda(const Embedding::Args& args, Stream& stream) {
   match.Match("table", args.table, {"vocab", "hidden"})
       .Match("out", args.out, {"tokens", "hidden"})
       .IsType("table", args.table, DType::kBF16)
-      .IsType("out", args.out, DType::kBF16);
+      .IsType("out", args.out, StreamDType(args.out));
   BATON_RETURN_IF_ERROR(match.status());
   match.Require(static_cast<int64_t>(args.ids.size()) == match["tokens"],
                 "out must have one row per id");
@@ -137,7 +177,8 @@ Status EmbeddingCuda(const Embedding::Args& args, Stream& stream) {
                                 .out = args.out.data(),
                                 .out_stride = args.out.row_stride(),
                                 .rows = match["tokens"],
-                                .hidden = match["hidden"]},
+                                .hidden = match["hidden"],
+                                .out_type = StreamTypeOf(args.out)},
                                CudaStreamOf(stream)),
                     "embedding");
 }

@@ -22,14 +22,20 @@ void CheckFew() {
     CheckNorms(3, hidden, 8);
     CheckActivations(3, hidden, 8);
     CheckLookUp(3, hidden, 8);
+    CheckWideStream(3, hidden, 8);
   }
+  CheckGateHeads(3, 16, 256, 0);
+  CheckGateHeads(3, 5, 10, 1);
   for (const int rows : {9, 200}) {
     CheckRotateCase({4, 2, 128, 64, true, rows, 1.0f, 8});
     CheckRotateCase({3, 1, 48, 24, false, rows, 0.8f, 2});
+    CheckRotateCase({5, 1, 24, 12, false, rows, 1.0f, 5});
   }
   for (const int64_t head_dim : {64, 128, 256, 48}) {
     CheckDecodeCase(head_dim, 4, 1);
     CheckPromptCase(head_dim, 4, 1, false);
+    CheckDecodeCase(head_dim, 4, 1, 100);
+    CheckPromptCase(head_dim, 4, 1, false, 100);
   }
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);

@@ -1,60 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-
 #include "kernels/cuda/row_kernels.h"
-#include "tests/device/check_support.cuh"
+#include "tests/device/check_rows_support.cuh"
+#include "tests/device/check_wide_stream.cuh"
 
 namespace baton::check {
-
-// A matrix with a padded row stride.
-struct Matrix {
-  int64_t rows, columns, stride;
-  std::vector<Bf16> values;
-
-  Matrix(int64_t r, int64_t c, int64_t s, uint32_t seed, float scale = 1.0f)
-      : rows(r),
-        columns(c),
-        stride(s),
-        values(RandomBf16(r * s, seed, scale)) {}
-  [[nodiscard]] float At(int64_t row, int64_t column) const {
-    return ToFloat(values[row * stride + column]);
-  }
-};
-
-inline std::vector<double> NormOf(const std::vector<double>& x,
-                                  const std::vector<Bf16>& weight, float eps) {
-  double sum = 0;
-  for (const double v : x) sum += v * v;
-  const double factor =
-      1 / std::sqrt(sum / static_cast<double>(x.size()) + eps);
-  std::vector<double> y(x.size());
-  for (size_t i = 0; i < x.size(); ++i)
-    y[i] = ToFloat(weight[i]) * x[i] * factor;
-  return y;
-}
-
-// Compares rows of `got` (padded by `stride`) with want(row), and the padding
-// with what was there.
-inline void ExpectRows(
-    const std::string& what, const std::vector<Bf16>& got, int64_t rows,
-    int64_t columns, int64_t stride,
-    const std::function<std::vector<double>(int64_t)>& want) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const std::vector<Bf16> slice(got.begin() + row * stride,
-                                  got.begin() + row * stride + columns);
-    const std::vector<double> expected = want(row);
-    std::vector<double> tolerance(expected.size());
-    for (size_t i = 0; i < tolerance.size(); ++i) {
-      tolerance[i] = kHalfUlp * std::abs(expected[i]) + 4e-6;
-    }
-    ExpectClose(what + Name(" row %d", static_cast<int>(row)), slice, expected,
-                tolerance);
-    Expect(IsPoison(got, row * stride + columns, stride - columns),
-           what + " padding");
-  }
-}
 
 inline void CheckNorms(int64_t rows, int64_t hidden, int64_t pad) {
   const std::string what =
@@ -157,6 +108,10 @@ inline void CheckActivations(int64_t rows, int64_t ffn, int64_t pad) {
   CUDA_OK(cuda::SiluMulRows(args, nullptr));
   compare("silu_mul",
           [](double g, double u) { return g / (1 + std::exp(-g)) * u; });
+  CUDA_OK(cuda::GeluMulRows(args, nullptr));
+  compare("gelu_mul", [](double g, double u) {
+    return g / 2 * std::erfc(-g / std::sqrt(2.0)) * u;
+  });
   CUDA_OK(cuda::Relu2Rows(args, nullptr));
   compare("relu2", [](double v, double) { return v > 0 ? v * v : 0.0; });
   struct {
@@ -170,6 +125,52 @@ inline void CheckActivations(int64_t rows, int64_t ffn, int64_t pad) {
     if (v > 0) return positive * v * v + p.beta * v;
     return (std::expm1(std::min(v, double(p.eps))) - v) * negative + p.beta * v;
   });
+}
+
+// Gates lie behind other columns, as the projection of all leaves them.
+inline void CheckGateHeads(int64_t rows, int64_t heads, int64_t head_dim,
+                           int64_t pad) {
+  const std::string what =
+      Name("gate_heads rows %d heads %d of %d pad %d", static_cast<int>(rows),
+           static_cast<int>(heads), static_cast<int>(head_dim),
+           static_cast<int>(pad));
+  const int64_t size = heads * head_dim;
+  const int64_t stride = size + pad;
+  const int64_t gate_stride = 3 + heads;
+  const Matrix x(rows, size, stride, 31);
+  const Matrix gate(rows, gate_stride, gate_stride, 32, 3.0f);
+  const Device<Bf16> dx(x.values);
+  const Device<Bf16> dgate(gate.values);
+  CUDA_OK(cuda::GateHeadsRows(
+      {dx.data(), stride, dgate.data() + 3, gate_stride, rows, heads, head_dim},
+      nullptr));
+  const std::vector<Bf16> got = dx.Download();
+  bool padding = true;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<double> want(size);
+    std::vector<double> tolerance(size);
+    for (int64_t i = 0; i < size; ++i) {
+      const double z = gate.At(row, 3 + i / head_dim);
+      want[i] = x.At(row, i) / (1 + std::exp(-z));
+      tolerance[i] = kHalfUlp * std::abs(want[i]) + 1e-6;
+    }
+    ExpectClose(what,
+                {got.begin() + row * stride, got.begin() + row * stride + size},
+                want, tolerance);
+    padding &=
+        SameBits(got, row * stride + size, x.values, row * stride + size, pad);
+  }
+  Expect(padding && dx.GuardsHold(), what + " padding");
+  // The last row alone, one element off any alignment: the same bits.
+  const int64_t last = (rows - 1) * stride;
+  std::vector<Bf16> one = {0};
+  one.insert(one.end(), x.values.begin() + last, x.values.end());
+  const Device<Bf16> alone(one);
+  CUDA_OK(cuda::GateHeadsRows(
+      {alone.data() + 1, stride, dgate.data() + (rows - 1) * gate_stride + 3,
+       gate_stride, 1, heads, head_dim},
+      nullptr));
+  Expect(SameBits(alone.Download(), 1, got, last, size), what + " alone");
 }
 
 inline void CheckLookUp(int64_t rows, int64_t hidden, int64_t pad) {
@@ -209,13 +210,21 @@ inline void CheckRows() {
         CheckNorms(rows, hidden, pad);
         CheckActivations(rows, hidden, pad);
         CheckLookUp(rows, hidden, pad);
+        CheckWideStream(rows, hidden, pad);
       }
     }
+  }
+  for (const int64_t rows : {1, 9, 64}) {
+    CheckGateHeads(rows, 16, 256, 0);
+    CheckGateHeads(rows, 4, 64, 8);
+    CheckGateHeads(rows, 6, 24, 2);
+    CheckGateHeads(rows, 5, 10, 1);
   }
   // Zero rows touch nothing.
   CUDA_OK(cuda::RmsNormRows({nullptr, 8, nullptr, nullptr, 8, 0, 8, 1e-5f},
                             nullptr));
   CUDA_OK(cuda::AddRows({nullptr, 8, nullptr, 8, 0, 8}, nullptr));
+  CUDA_OK(cuda::GateHeadsRows({nullptr, 8, nullptr, 2, 0, 2, 4}, nullptr));
   CUDA_OK(cuda::LookUpRows({nullptr, nullptr, nullptr, 8, nullptr, 8, 0, 8},
                            nullptr));
   CUDA_OK(cudaDeviceSynchronize());
