@@ -5,6 +5,14 @@
 #include <cstring>
 
 namespace baton::cuda {
+namespace {
+
+int LeavesOf(const PackedMatrix& weight) {
+  return weight.halves == 1 ? SkinnyHalfLeaves(weight.k)
+                            : SkinnyLeaves(weight.k);
+}
+
+}  // namespace
 
 Context& Context::Of(Stream& stream) {
   const cudaStream_t cuda = CudaStreamOf(stream);  // makes the GPU current
@@ -57,6 +65,7 @@ StatusOr<const SkinnyWeight*> Context::Skinny(const PackedMatrix& weight) {
         CudaStatus(MakeSkinnyWeight(weight.data, weight.n, weight.k,
                                     RowStrideOf(weight), made.get()),
                    "matmul: describe a weight"));
+    made->leaves = LeavesOf(weight);
     kept = std::move(made);
   }
   return kept.get();
@@ -74,7 +83,8 @@ StatusOr<const GroupedWeights*> Context::Grouped(
   KeptGroup group = {.weights = {.experts = static_cast<int64_t>(count),
                                  .n = weights[0].n,
                                  .k = weights[0].k,
-                                 .ldw = RowStrideOf(weights[0])}};
+                                 .ldw = RowStrideOf(weights[0]),
+                                 .leaves = LeavesOf(weights[0])}};
   for (size_t e = 0; e < count; ++e) {
     BATON_ASSIGN_OR_RETURN(const SkinnyWeight* one, Skinny(weights[e]));
     std::memcpy(arrays.data() + e * sizeof(CUtensorMap), &one->map,
@@ -102,17 +112,13 @@ StatusOr<const GroupedWeights*> Context::Grouped(
   return &kept;
 }
 
-StatusOr<LtMatmul*> Context::Lt(const PackedMatrix& weight, LtOut out) {
+StatusOr<LtMatmul*> Context::Lt(const LtMatmul::Weight& weight, LtOut out) {
   if (lt_ == nullptr) {
     lt_ = LtMatmul::Create(stream_);
     if (lt_ == nullptr) return Internal("cuBLASLt cannot be set up");
   }
-  BATON_RETURN_IF_ERROR(LtStatus(lt_->Prepare({.w = weight.data,
-                                               .n = weight.n,
-                                               .k = weight.k,
-                                               .ldw = RowStrideOf(weight)},
-                                              out),
-                                 "matmul: choose an algorithm"));
+  BATON_RETURN_IF_ERROR(
+      LtStatus(lt_->Prepare(weight, out), "matmul: choose an algorithm"));
   return lt_.get();
 }
 

@@ -41,7 +41,8 @@ class Context : public CudaAttachment {
   [[nodiscard]] StatusOr<const GroupedWeights*> Grouped(
       std::span<const PackedMatrix> weights);
   // With an algorithm chosen for the weight's shape.
-  [[nodiscard]] StatusOr<LtMatmul*> Lt(const PackedMatrix& weight, LtOut out);
+  [[nodiscard]] StatusOr<LtMatmul*> Lt(const LtMatmul::Weight& weight,
+                                       LtOut out);
 
  private:
   explicit Context(cudaStream_t stream) : stream_(stream) {}

@@ -47,14 +47,14 @@ cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedPlan& plan,
   // Two blocks fit on a multiprocessor.
   const int stages = std::max((kSharedBytes / 2 - 1024) / shared_of(1),
                               static_cast<int>(Tile::kMinStages));
-  const SkinnyWork work = {.m = static_cast<int>(slots),
-                           .n = static_cast<int>(weights.n),
-                           .k = static_cast<int>(weights.k),
-                           .leaf_shift = std::countr_zero(
-                               static_cast<unsigned>(SkinnyLeaves(weights.k))),
-                           .block_shift = 0,
-                           .slots = stages,
-                           .sink = sink};
+  const SkinnyWork work = {
+      .m = static_cast<int>(slots),
+      .n = static_cast<int>(weights.n),
+      .k = static_cast<int>(weights.k),
+      .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
+      .block_shift = 0,
+      .slots = stages,
+      .sink = sink};
   CUtensorMap x_map;
   const cudaError_t error =
       EncodeMap(sorted, slots, weights.k, RowElements(weights.k), Tile::kTokens,

@@ -21,6 +21,7 @@ struct GroupedWeights {
   const CUtensorMap* maps;      // [experts]; unused by the plain kernel
   const void* const* pointers;  // [experts], bf16, row stride ldw
   int64_t experts, n, k, ldw;
+  int leaves;  // as SkinnyWeight's
   bool plain;
 };
 

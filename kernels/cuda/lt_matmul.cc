@@ -297,9 +297,10 @@ cublasStatus_t LtMatmul::Submit(const Args& args,
                                 const cublasLtMatmulAlgo_t& algo) {
   Problem problem;
   RETURN_IF_CUBLAS_ERROR(problem.Init(args));
-  const float one = 1, zero = 0;
+  const float one = 1;
+  const float beta = args.adds ? 1 : 0;
   return cublasLtMatmul(handle_, &problem.product, &one, args.weight.w,
-                        &problem.w, args.x, &problem.x, &zero, args.out,
+                        &problem.w, args.x, &problem.x, &beta, args.out,
                         &problem.out, args.out, &problem.out, &algo, workspace_,
                         kWorkspaceBytes, stream_);
 }
@@ -309,6 +310,9 @@ cublasStatus_t LtMatmul::Run(const Args& args) {
       entries_.find(Key(args.weight.n, args.weight.k, args.out_type));
   if (found == entries_.end() || args.m < 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (args.m == 0) return CUBLAS_STATUS_SUCCESS;
+  if (args.adds && args.out_type != LtOut::kF32) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
   if (!IsAligned(args.weight.w) || args.weight.ldw % 8 != 0 ||
       !IsAligned(args.x) || args.ldx % 8 != 0 || args.ldx < args.weight.k ||
       args.ldo < args.weight.n) {
@@ -318,7 +322,7 @@ cublasStatus_t LtMatmul::Run(const Args& args) {
   const bool aligned =
       IsAligned(args.out) && args.ldo * SizeOf(args.out_type) % kAlignment == 0;
   if (aligned && !entry.pad_rows) return Submit(args, entry.algo);
-  if (entry.x.data == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (entry.x.data == nullptr || args.adds) return CUBLAS_STATUS_INVALID_VALUE;
   return RunPadded(args, entry);
 }
 

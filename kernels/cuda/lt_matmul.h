@@ -40,6 +40,7 @@ class LtMatmul {
     void* out = nullptr;  // [m, n]; must not alias x
     int64_t ldo = 0;      // elements
     LtOut out_type = LtOut::kBf16;
+    bool adds = false;  // to what `out` is; f32
   };
   // What Prepare found, for reports.
   struct Choice {
@@ -61,6 +62,7 @@ class LtMatmul {
   [[nodiscard]] cublasStatus_t Prepare(const Weight& weight, LtOut out_type);
 
   // Submits. InvalidValue: not prepared, or sizes and alignments do not fit.
+  // What is added comes last: fl(product + out).
   // Where a row of `out` is no multiple of 16 bytes although n would allow it,
   // there is no way to compute it.
   [[nodiscard]] cublasStatus_t Run(const Args& args);

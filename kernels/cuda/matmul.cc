@@ -3,10 +3,14 @@
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/row_kernels.h"
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cuda {
 namespace {
+
+// Rows whose sums by halves are in f32 at a time.
+constexpr int64_t kHalvesRows = 2048;
 
 XieluConstants XieluOf(const MatmulActivation& a) {
   if (a.kind != MatmulActivation::Kind::kXielu) return {};
@@ -69,25 +73,68 @@ Status Activate(View out, const MatmulActivation& a, Stream& stream) {
   return Internal("matmul: no such activation");
 }
 
-Status Prompt(const Matmul::Args& args, const RowRun& run, Stream& stream) {
+// A part of the inputs of a weight that prompts sum for itself.
+struct LtPart {
+  int64_t first = 0;  // of k
+  bool adds = false;
+};
+
+Status RunLt(const Matmul::Args& args, ConstView x, View out, int64_t k,
+             const LtPart& part, Context& context) {
+  const LtOut type = out.dtype() == DType::kF32 ? LtOut::kF32 : LtOut::kBf16;
+  PackedMatrix weight = args.weight;
+  weight.data += part.first * SizeOf(DType::kBF16);
+  const LtMatmul::Weight lt_weight = {
+      .w = weight.data, .n = weight.n, .k = k, .ldw = RowStrideOf(weight)};
+  BATON_ASSIGN_OR_RETURN(LtMatmul * lt, context.Lt(lt_weight, type));
+  return LtStatus(lt->Run({.weight = lt_weight,
+                           .x = x.data() + part.first * SizeOf(DType::kBF16),
+                           .m = x.dim(0),
+                           .ldx = x.row_stride(),
+                           .out = out.data(),
+                           .ldo = out.row_stride(),
+                           .out_type = type,
+                           .adds = part.adds}),
+                  "matmul");
+}
+
+// Both halves of k for themselves, then their sum, as two ranks would.
+Status PromptByHalves(const Matmul::Args& args, ConstView x, View out,
+                      Stream& stream) {
   Context& context = Context::Of(stream);
-  const LtOut type =
-      args.out.dtype() == DType::kF32 ? LtOut::kF32 : LtOut::kBf16;
-  BATON_ASSIGN_OR_RETURN(LtMatmul * lt, context.Lt(args.weight, type));
+  const int64_t n = args.weight.n;
+  const int64_t half = args.weight.k / 2;
+  const int64_t most = std::min(x.dim(0), kHalvesRows);
+  BATON_ASSIGN_OR_RETURN(void* const memory,
+                         context.Workspace(most * n * SizeOf(DType::kF32)));
+  for (int64_t i = 0; i < x.dim(0); i += most) {
+    const int64_t end = std::min(i + most, x.dim(0));
+    const ConstView rows = x.Rows(i, end);
+    const View sums(static_cast<std::byte*>(memory), DType::kF32, {end - i, n});
+    BATON_RETURN_IF_ERROR(RunLt(args, rows, sums, half, {}, context));
+    BATON_RETURN_IF_ERROR(
+        RunLt(args, rows, sums, half, {.first = half, .adds = true}, context));
+    const View to = out.Rows(i, end);
+    BATON_RETURN_IF_ERROR(
+        CudaStatus(RoundRows({.x = reinterpret_cast<const float*>(sums.data()),
+                              .x_stride = n,
+                              .out = to.data(),
+                              .out_stride = to.row_stride(),
+                              .rows = end - i,
+                              .size = n},
+                             context.stream()),
+                   "matmul"));
+  }
+  return OkStatus();
+}
+
+Status Prompt(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   const ConstView x = args.x.Rows(run.first, run.first + run.rows);
   const View out = args.out.Rows(run.first, run.first + run.rows);
   BATON_RETURN_IF_ERROR(
-      LtStatus(lt->Run({.weight = {.w = args.weight.data,
-                                   .n = args.weight.n,
-                                   .k = args.weight.k,
-                                   .ldw = RowStrideOf(args.weight)},
-                        .x = x.data(),
-                        .m = run.rows,
-                        .ldx = x.row_stride(),
-                        .out = out.data(),
-                        .ldo = out.row_stride(),
-                        .out_type = type}),
-               "matmul"));
+      args.weight.halves == 2 && out.dtype() == DType::kBF16
+          ? PromptByHalves(args, x, out, stream)
+          : RunLt(args, x, out, args.weight.k, {}, Context::Of(stream)));
   return Activate(out, args.activation, stream);
 }
 

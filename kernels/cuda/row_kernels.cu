@@ -4,13 +4,13 @@
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/row_eights.cuh"
 #include "kernels/cuda/row_kernels.h"
 
 namespace baton::cuda {
 namespace {
 
-constexpr int kMaxNormThreads = 512;
 constexpr int kMapThreads = 256;
 // Few rows are shared out among more blocks.
 constexpr int kFewMapThreads = 64;
@@ -24,78 +24,33 @@ bool SuitsVectors(const void* p, int64_t stride, int64_t size) {
 
 // ---- Norms -----------------------------------------------------------------
 
-// One block per row; thread t keeps elements [8 (t + v threads), + 8) of it.
-// The order of the sum depends on the size alone. The residual is of T.
+// One block per row.
 template <typename T, bool kVectors, int kHeld, bool kAdd>
 __global__ void __launch_bounds__(kMaxNormThreads)
     NormKernel(AddRmsNormArgs args) {
   __shared__ float scratch[kMaxNormThreads / kWarp];
   AllowNextGrid();
-  const auto* weight = static_cast<const uint16_t*>(args.weight);
-  const int64_t n = args.hidden;
-  const int64_t step = 8 * static_cast<int64_t>(blockDim.x);
-  const int64_t first = 8 * static_cast<int64_t>(threadIdx.x);
-  constexpr bool kWeightFirst = kHeld <= 2;  // else there are no registers
-  uint4 scale[kHeld];
-  if constexpr (kWeightFirst) {
-#pragma unroll
-    for (int v = 0; v < kHeld; ++v) {
-      scale[v] = LoadEight<kVectors>(weight, first + v * step, n);
-    }
-  }
+  NormRow<T, kVectors, kHeld> work(args.weight, args.hidden);
   AwaitPreviousGrids();
-
   const int64_t row = blockIdx.x;
   auto* residual = static_cast<T*>(args.residual) + row * args.residual_stride;
-  const auto* update =
-      static_cast<const uint16_t*>(args.update) + row * args.update_stride;
   auto* out = static_cast<uint16_t*>(args.out) + row * args.out_stride;
-  Eight<T> held[kHeld];
-#pragma unroll
-  for (int v = 0; v < kHeld; ++v) {
-    held[v] = LoadEight<kVectors>(residual, first + v * step, n);
+  work.Load(residual);
+  if constexpr (kAdd) {
+    const auto* update =
+        static_cast<const uint16_t*>(args.update) + row * args.update_stride;
+    work.Add(residual, [&](int64_t at, float(&y)[8]) {
+      Unpack(LoadEight<kVectors>(update, at, args.hidden), y);
+    });
   }
-  float sum = 0;
-#pragma unroll
-  for (int v = 0; v < kHeld; ++v) {
-    float x[8];
-    Unpack(held[v], x);
-    if constexpr (kAdd) {
-      float y[8];
-      Unpack(LoadEight<kVectors>(update, first + v * step, n), y);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] += y[i];
-      held[v] = PackTo<T>(x);
-      StoreEight<kVectors>(residual, first + v * step, n, held[v]);
-      Unpack(held[v], x);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = fmaf(x[i], x[i], sum);
-  }
-  const float mean = BlockSum(sum, scratch) / static_cast<float>(n);
-  const float factor = 1.0f / sqrtf(mean + args.eps);
-#pragma unroll
-  for (int v = 0; v < kHeld; ++v) {
-    float x[8];
-    float w[8];
-    Unpack(held[v], x);
-    if constexpr (!kWeightFirst) {
-      scale[v] = LoadEight<kVectors>(weight, first + v * step, n);
-    }
-    Unpack(scale[v], w);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = w[i] * (x[i] * factor);
-    StoreEight<kVectors>(out, first + v * step, n, Pack(x));
-  }
+  work.Store(args.eps, out, scratch);
 }
 
 template <typename T, bool kVectors, bool kAdd>
 cudaError_t LaunchHeld(const AddRmsNormArgs& args, cudaStream_t stream) {
-  const int64_t vectors = CeilDiv(args.hidden, 8);
-  const int threads = static_cast<int>(std::min<int64_t>(
-      CeilDiv(vectors, kWarp) * kWarp, int64_t{kMaxNormThreads}));
+  const int threads = NormThreads(args.hidden);
   const dim3 grid(Blocks(args.rows));
-  const int64_t held = CeilDiv(vectors, threads);
+  const int64_t held = CeilDiv(CeilDiv(args.hidden, 8), threads);
   if (held <= 1) {
     return Launch(&NormKernel<T, kVectors, 1, kAdd>, grid, threads, 0, stream,
                   args);
@@ -285,6 +240,23 @@ __global__ void __launch_bounds__(kMapThreads)
   }
 }
 
+// ---- Rounding --------------------------------------------------------------
+
+template <bool kVectors>
+__global__ void __launch_bounds__(kMapThreads) RoundKernel(RoundArgs args) {
+  EnterKernel();
+  const int64_t at =
+      8 * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
+  if (at >= args.size) return;
+  for (int64_t row = blockIdx.y; row < args.rows; row += gridDim.y) {
+    float x[8];
+    Unpack(LoadEight<kVectors>(args.x + row * args.x_stride, at, args.size), x);
+    StoreEight<kVectors>(
+        static_cast<uint16_t*>(args.out) + row * args.out_stride, at, args.size,
+        Pack(x));
+  }
+}
+
 // ---- Look-up ---------------------------------------------------------------
 
 template <typename T, bool kVectors>
@@ -387,6 +359,16 @@ cudaError_t GateHeadsRows(const GateHeadsArgs& args, cudaStream_t stream) {
   return Launch(vectors ? &GateHeadsKernel<true> : &GateHeadsKernel<false>,
                 MapGrid(args.rows, size), MapThreads(args.rows), 0, stream,
                 args);
+}
+
+cudaError_t RoundRows(const RoundArgs& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.size == 0) return cudaSuccess;
+  const dim3 grid = MapGrid(args.rows, args.size);
+  const int threads = MapThreads(args.rows);
+  return SuitsVectors(args.x, args.x_stride, args.size) &&
+                 SuitsVectors(args.out, args.out_stride, args.size)
+             ? Launch(&RoundKernel<true>, grid, threads, 0, stream, args)
+             : Launch(&RoundKernel<false>, grid, threads, 0, stream, args);
 }
 
 cudaError_t LookUpRows(const LookUpArgs& args, cudaStream_t stream) {

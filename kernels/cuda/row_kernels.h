@@ -85,6 +85,16 @@ struct GateHeadsArgs {
 [[nodiscard]] cudaError_t GateHeadsRows(const GateHeadsArgs& args,
                                         cudaStream_t stream);
 
+// out = cast(x).
+struct RoundArgs {
+  const float* x;  // [rows, size]
+  int64_t x_stride;
+  void* out;  // [rows, size]
+  int64_t out_stride;
+  int64_t rows, size;
+};
+[[nodiscard]] cudaError_t RoundRows(const RoundArgs& args, cudaStream_t stream);
+
 // out[i] = table[index[i]]; an index below zero stands for the token at
 // tokens[-1 - index[i]], which an earlier kernel may have just chosen.
 struct LookUpArgs {

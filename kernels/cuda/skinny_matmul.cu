@@ -63,8 +63,13 @@ constexpr int64_t kProcessors = 132;
 // The fastest over the shapes of the decoders on an H200 (tests/device). Many
 // rows of W: small blocks, unless more tokens make reads of x count. Few: what
 // fills the card once.
-SkinnyTuning DefaultTuning(int64_t n, int64_t m) {
+SkinnyTuning DefaultTuning(int64_t n, int64_t m, int leaves) {
   const int64_t blocks = (n + 31) / 32;  // of 32 rows
+  if (leaves <= 4) {
+    return blocks <= 2 * kProcessors
+               ? SkinnyTuning{.teams = 2, .row_tiles = 4, .blocks = 2}
+               : SkinnyTuning{.teams = 4, .row_tiles = 4, .blocks = 1};
+  }
   if (m > 32) {
     if (blocks <= 100) return {.teams = 2, .row_tiles = 4, .blocks = 4};
     if (blocks <= kProcessors) {
@@ -145,7 +150,8 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
 cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
                          const SkinnySink& sink, cudaStream_t stream) {
   const SkinnyTuning tuning =
-      args.tuning.teams == 0 ? DefaultTuning(weight.n, args.m) : args.tuning;
+      args.tuning.teams == 0 ? DefaultTuning(weight.n, args.m, weight.leaves)
+                             : args.tuning;
   const Variant* variant = FindVariant(tuning, args.m);
   if (variant == nullptr) return cudaErrorInvalidValue;
   const int cluster = std::max(tuning.blocks, 1);
@@ -162,8 +168,7 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
       .m = static_cast<int>(args.m),
       .n = static_cast<int>(weight.n),
       .k = static_cast<int>(weight.k),
-      .leaf_shift =
-          std::countr_zero(static_cast<unsigned>(SkinnyLeaves(weight.k))),
+      .leaf_shift = std::countr_zero(static_cast<unsigned>(weight.leaves)),
       .block_shift = std::countr_zero(static_cast<unsigned>(cluster)),
       .slots = slots,
       .sink = sink};
@@ -200,6 +205,7 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   out->n = n;
   out->k = k;
   out->ldw = ldw;
+  out->leaves = SkinnyLeaves(k);
   out->plain = true;
   if (n == 0 || k % 8 != 0 || ldw % 8 != 0 || !IsAligned(w, 16)) {
     return cudaSuccess;

@@ -29,12 +29,19 @@ inline constexpr int kSkinnyMaxLeaves = 8;
   return leaves;
 }
 
+// Leaves of one of the halves of a matrix whose columns two ranks share: the
+// same ones, so that a sum of both ranks' outputs goes on with the tree.
+[[nodiscard]] constexpr int SkinnyHalfLeaves(int64_t k) {
+  return SkinnyLeaves(2 * k) / 2;
+}
+
 // A weight [n, k] as the kernels see it. Made once, when it is loaded; valid
 // on the device that was current then, while `w` is.
 struct SkinnyWeight {
   CUtensorMap map;  // boxes of 32 rows x 64 k; unused by the plain kernel
   const void* w;    // bf16 [n, k], row stride ldw
   int64_t n, k, ldw;
+  int leaves;  // SkinnyLeaves(k), or of a half SkinnyHalfLeaves(k)
   bool plain;  // before sm_90, or k or w do not suit the copy engine
 };
 

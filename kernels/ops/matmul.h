@@ -37,6 +37,11 @@ inline constexpr int64_t kPackDepth = 32;
   }
   return 1;
 }
+// On CUDA two ranks may share a K of this size.
+inline constexpr int64_t kCudaHalfDepth = 64;
+[[nodiscard]] constexpr bool HasCudaHalves(int64_t k) {
+  return k % (2 * kCudaHalfDepth) == 0;
+}
 [[nodiscard]] constexpr int64_t PackedBytes(int64_t n, int64_t k, DType dtype) {
   return PadTo(n, kPackRows) * PadTo(k, kPackDepth) * SizeOf(dtype);
 }
@@ -57,8 +62,11 @@ struct PackedMatrix {
   int64_t n = 0;  // outputs, without padding
   int64_t k = 0;  // inputs, without padding
   // That k is cut into: MatmulLeaves(k), or of a rank's columns its share of
-  // the leaves of all columns. CUDA kernels cut by k alone.
+  // the leaves of all columns. CPUs only.
   int leaves = 1;
+  // Of a matrix whose columns two ranks may share: how many halves of all
+  // columns these are, 2 or 1; 0: ranks never share them. CUDA only.
+  int halves = 0;
 };
 
 // Packs rows [first_row, first_row + rows) of a weight. The caller zeroes

@@ -244,7 +244,8 @@ Tensor WeightScope::Table(std::string_view name, int64_t rows,
   return table;
 }
 
-PackedWeight WeightScope::NewPacked(int64_t n, int64_t k, int leaves) const {
+PackedWeight WeightScope::NewPacked(int64_t n, int64_t k, int leaves,
+                                    int halves) const {
   const SliceOptions& options = *loader_->options_;
   PackedWeight weight;
   const int64_t bytes =
@@ -259,7 +260,8 @@ PackedWeight WeightScope::NewPacked(int64_t n, int64_t k, int leaves) const {
                    .dtype = options.dtype,
                    .n = n,
                    .k = k,
-                   .leaves = leaves};
+                   .leaves = leaves,
+                   .halves = halves};
   loader_->Keep(
       options.device->Clear(weight.buffer.data(), bytes, *options.stream));
   return weight;
@@ -274,6 +276,9 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
   // Parts lie under each other, so that they have the same columns.
   const int64_t held = parts[0].split.Columns(k, loader_->rank(), ranks).size();
   const int leaves = MatmulLeaves(k) / static_cast<int>(k / held);
+  const bool shared =
+      parts[0].split.kind == TensorSplit::Kind::kColumns && HasCudaHalves(k);
+  const int halves = shared ? static_cast<int>(2 * held / k) : 0;
   PackedWeight weight;
   int64_t n = 0;
   for (const FusedRows& part : parts) n += rows_of(part);
@@ -291,7 +296,7 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
                  .elsewhere = Elsewhere(part, k),
                  .repeated_as = part.repeated_as});
     if (decl == nullptr) continue;
-    if (first_row == 0) weight = NewPacked(n, held, leaves);
+    if (first_row == 0) weight = NewPacked(n, held, leaves, halves);
     if (!loader_->status_.ok()) return weight;
     const SliceOptions& options = *loader_->options_;
     PackedTarget target{
@@ -312,7 +317,7 @@ PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
                .split = part.split,
                .elsewhere = Elsewhere(part, k)});
   if (decl == nullptr) return {.matrix = {.n = k, .k = part.rows}};
-  PackedWeight weight = NewPacked(k, part.rows, MatmulLeaves(part.rows));
+  PackedWeight weight = NewPacked(k, part.rows, MatmulLeaves(part.rows), 0);
   const SliceOptions& options = *loader_->options_;
   StatusOr<Tensor> columns =
       Tensor::AllocateHost(options.dtype, {k, part.rows});

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMSNorm of one row by a block of NormThreads(n) threads, of which thread t
+// keeps elements [8 (t + v threads), + 8). The order of the sum depends on the
+// size alone, whoever calls.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/row_eights.cuh"
+
+namespace baton::cuda {
+
+inline constexpr int kMaxNormThreads = 512;
+
+[[nodiscard]] inline int NormThreads(int64_t n) {
+  return static_cast<int>(std::min<int64_t>(
+      CeilDiv(CeilDiv(n, 8), kWarp) * kWarp, int64_t{kMaxNormThreads}));
+}
+
+#ifdef __CUDACC__
+
+// A row of n <= 8 kHeld threads elements, held as T.
+template <typename T, bool kVectors, int kHeld>
+class NormRow {
+ public:
+  // May come before the wait for earlier grids: weights are older.
+  __device__ __forceinline__ NormRow(const void* weight, int64_t n)
+      : weight_(static_cast<const uint16_t*>(weight)), n_(n) {
+    if constexpr (kWeightFirst) {
+#pragma unroll
+      for (int v = 0; v < kHeld; ++v) {
+        scale_[v] = LoadEight<kVectors>(weight_, At(v), n_);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Load(const T* row) {
+#pragma unroll
+    for (int v = 0; v < kHeld; ++v) {
+      held_[v] = LoadEight<kVectors>(row, At(v), n_);
+    }
+  }
+  // row = held = cast(held + update); update(at, y) puts eight elements into y.
+  template <typename Update>
+  __device__ __forceinline__ void Add(T* row, const Update& update) {
+#pragma unroll
+    for (int v = 0; v < kHeld; ++v) {
+      float x[8];
+      float y[8];
+      Unpack(held_[v], x);
+      update(At(v), y);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] += y[i];
+      held_[v] = PackTo<T>(x);
+      StoreEight<kVectors>(row, At(v), n_, held_[v]);
+    }
+  }
+  // out = cast(norm(held)). `scratch`: as BlockSum.
+  __device__ __forceinline__ void Store(float eps, uint16_t* out,
+                                        float* scratch) {
+    float sum = 0;
+#pragma unroll
+    for (int v = 0; v < kHeld; ++v) {
+      float x[8];
+      Unpack(held_[v], x);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum = fmaf(x[i], x[i], sum);
+    }
+    const float mean = BlockSum(sum, scratch) / static_cast<float>(n_);
+    const float factor = 1.0f / sqrtf(mean + eps);
+#pragma unroll
+    for (int v = 0; v < kHeld; ++v) {
+      float x[8];
+      float w[8];
+      Unpack(held_[v], x);
+      if constexpr (!kWeightFirst) {
+        scale_[v] = LoadEight<kVectors>(weight_, At(v), n_);
+      }
+      Unpack(scale_[v], w);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = w[i] * (x[i] * factor);
+      StoreEight<kVectors>(out, At(v), n_, Pack(x));
+    }
+  }
+
+ private:
+  static constexpr bool kWeightFirst =
+      kHeld <= 2;  // else no registers are left
+
+  __device__ __forceinline__ static int64_t At(int v) {
+    return 8 * (static_cast<int64_t>(threadIdx.x) +
+                v * static_cast<int64_t>(blockDim.x));
+  }
+
+  const uint16_t* weight_;
+  int64_t n_;
+  uint4 scale_[kHeld];
+  Eight<T> held_[kHeld];
+};
+
+#endif  // __CUDACC__
+
+}  // namespace baton::cuda
