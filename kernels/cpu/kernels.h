@@ -41,6 +41,9 @@ Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
+Status AllReduceAddRmsNormCpu(const AllReduceAddRmsNorm::Args& args,
+                              Stream& stream);
+template <typename T, CpuIsa kIsa>
 Status AddCpu(const Add::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status SiluMulCpu(const SiluMul::Args& args, Stream& stream);

@@ -95,6 +95,24 @@ Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream) {
 }
 
 template <typename T, CpuIsa kIsa>
+Status AllReduceAddRmsNormCpu(const AllReduceAddRmsNorm::Args& args,
+                              Stream& stream) {
+  ShapeMatch match("all_reduce_add_rms_norm");
+  match.Match("partial", args.partial, {"rows", "hidden"})
+      .Match("out", args.out, {"rows", "hidden"})
+      .IsType("partial", args.partial, DType::kF32)
+      .IsType("out", args.out, kDTypeOf<T>);
+  BATON_RETURN_IF_ERROR(match.status());
+  BATON_RETURN_IF_ERROR(args.group->AllReduce(args.partial, args.out, stream));
+  return AddRmsNormCpu<T, kIsa>({.stream = args.stream,
+                                 .update = args.out,
+                                 .weight = args.weight,
+                                 .out = args.out,
+                                 .eps = args.eps},
+                                stream);
+}
+
+template <typename T, CpuIsa kIsa>
 Status AddCpu(const Add::Args& args, Stream& stream) {
   ShapeMatch match("add");
   match.Match("stream", args.stream, {"rows", "hidden"})
@@ -114,6 +132,7 @@ Status AddCpu(const Add::Args& args, Stream& stream) {
 
 BATON_INSTANTIATE_CPU(RmsNormCpu, RmsNorm);
 BATON_INSTANTIATE_CPU(AddRmsNormCpu, AddRmsNorm);
+BATON_INSTANTIATE_CPU(AllReduceAddRmsNormCpu, AllReduceAddRmsNorm);
 BATON_INSTANTIATE_CPU(AddCpu, Add);
 
 }  // namespace baton::cpu

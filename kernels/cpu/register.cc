@@ -16,6 +16,8 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<CombineExperts>(kCpu, kType, &cpu::CombineExpertsCpu<T>);
   r.Add<RmsNorm>(kCpu, kType, &cpu::RmsNormCpu<T, kIsa>);
   r.Add<AddRmsNorm>(kCpu, kType, &cpu::AddRmsNormCpu<T, kIsa>);
+  r.Add<AllReduceAddRmsNorm>(kCpu, kType,
+                             &cpu::AllReduceAddRmsNormCpu<T, kIsa>);
   r.Add<Add>(kCpu, kType, &cpu::AddCpu<T, kIsa>);
   r.Add<SiluMul>(kCpu, kType, &cpu::SiluMulCpu<T, kIsa>);
   r.Add<GeluMul>(kCpu, kType, &cpu::GeluMulCpu<T, kIsa>);

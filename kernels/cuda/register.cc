@@ -16,6 +16,8 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
   registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
+  registry.Add<AllReduceAddRmsNorm>(kCuda, kType,
+                                    &cuda::AllReduceAddRmsNormCuda);
   registry.Add<Add>(kCuda, kType, &cuda::AddCuda);
   registry.Add<SiluMul>(kCuda, kType, &cuda::SiluMulCuda);
   registry.Add<GeluMul>(kCuda, kType, &cuda::GeluMulCuda);

@@ -3,8 +3,13 @@
 
 #include <charconv>
 #include <string_view>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "runtime/transport/inproc_collective.h"
 
 #ifdef BATON_WITH_CUDA
+#include "kernels/cuda/rank_group.h"
 #include "kernels/cuda/register.h"
 #include "runtime/tensor/cuda_device.h"
 #endif
@@ -14,21 +19,22 @@ namespace {
 
 constexpr std::string_view kCudaPrefix = "cuda:";
 
-Status UnknownDevice(const std::string& name) {
-  return InvalidArgument("device {}: expected cpu, cuda or cuda:N", name);
-}
-
-// The GPU's number in "cuda" or "cuda:N".
-StatusOr<int> CudaOrdinal(const std::string& name) {
-  if (name == "cuda") return 0;
-  int ordinal = 0;
-  const char* begin = name.data() + kCudaPrefix.size();
-  const char* end = name.data() + name.size();
-  const auto [at, error] = std::from_chars(begin, end, ordinal);
-  if (error != std::errc() || at != end || ordinal < 0) {
-    return UnknownDevice(name);
+// The GPUs' numbers in "cuda", "cuda:N" or "cuda:N+M".
+StatusOr<std::vector<int>> CudaOrdinals(const std::string& name) {
+  if (name == "cuda") return std::vector<int>{0};
+  std::vector<int> ordinals;
+  for (const std::string_view part :
+       absl::StrSplit(name.substr(kCudaPrefix.size()), '+')) {
+    int ordinal = 0;
+    const char* end = part.data() + part.size();
+    const auto [at, error] = std::from_chars(part.data(), end, ordinal);
+    if (error != std::errc() || at != end || ordinal < 0) {
+      return InvalidArgument("device {}: {} is no number of a GPU", name,
+                             part.empty() ? "nothing" : part);
+    }
+    ordinals.push_back(ordinal);
   }
-  return ordinal;
+  return ordinals;
 }
 
 }  // namespace
@@ -36,22 +42,43 @@ StatusOr<int> CudaOrdinal(const std::string& name) {
 StatusOr<DeviceKind> ParseDeviceKind(const std::string& name) {
   if (name == "cpu") return DeviceKind::kCpu;
   if (name != "cuda" && name.rfind(kCudaPrefix, 0) != 0) {
-    return UnknownDevice(name);
+    return InvalidArgument("device {}: expected cpu, cuda, cuda:N or cuda:N+M",
+                           name);
   }
-  BATON_RETURN_IF_ERROR(CudaOrdinal(name).status());
+  BATON_RETURN_IF_ERROR(CudaOrdinals(name).status());
   return DeviceKind::kCuda;
 }
 
-StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name,
-                                             int threads) {
+StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(
+    const std::string& name, int threads) {
   BATON_ASSIGN_OR_RETURN(const DeviceKind kind, ParseDeviceKind(name));
-  if (kind == DeviceKind::kCpu) return NewCpuDevice(threads);
-  BATON_ASSIGN_OR_RETURN([[maybe_unused]] const int ordinal, CudaOrdinal(name));
+  std::vector<std::unique_ptr<Device>> devices;
+  if (kind == DeviceKind::kCpu) {
+    devices.push_back(NewCpuDevice(threads));
+    return devices;
+  }
 #ifdef BATON_WITH_CUDA
-  return NewCudaDevice(ordinal);
+  BATON_ASSIGN_OR_RETURN(const std::vector<int> ordinals, CudaOrdinals(name));
+  for (const int ordinal : ordinals) {
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                           NewCudaDevice(ordinal));
+    devices.push_back(std::move(device));
+  }
+  return devices;
 #else
   return Unimplemented("device {}: this build has no CUDA", name);
 #endif
+}
+
+StatusOr<std::unique_ptr<RankGroup>> NewRankGroup(
+    std::span<Device* const> devices, absl::Duration patience) {
+#ifdef BATON_WITH_CUDA
+  if (devices[0]->kind() == DeviceKind::kCuda) {
+    return NewCudaRanks(devices, patience);
+  }
+#endif
+  return std::unique_ptr<RankGroup>(
+      new InprocRanks(static_cast<int>(devices.size()), patience));
 }
 
 Status RegisterKernels(KernelRegistry& registry) {

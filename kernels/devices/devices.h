@@ -3,19 +3,28 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "absl/time/time.h"
 #include "kernels/registry.h"
 #include "runtime/base/status.h"
 #include "runtime/tensor/device.h"
+#include "runtime/transport/collective.h"
 
 namespace baton {
 
-// "cpu", "cuda" (the first GPU) or "cuda:N". `threads`: of a CPU.
+// What a stage runs on: "cpu", "cuda" (the first GPU), "cuda:N", or a GPU for
+// each of its ranks, "cuda:N+M", not empty. `threads`: of a CPU.
 // InvalidArgument: another name. Unimplemented: a build without CUDA.
 // Unavailable: this machine has no such GPU.
-[[nodiscard]] StatusOr<std::unique_ptr<Device>> OpenDevice(
+[[nodiscard]] StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(
     const std::string& name, int threads);
+// A group of ranks with a device each, which are of one kind. `patience`: how
+// long a rank waits for the others. Any Status of NewCudaRanks.
+[[nodiscard]] StatusOr<std::unique_ptr<RankGroup>> NewRankGroup(
+    std::span<Device* const> devices, absl::Duration patience);
 // The kind of a device's name. InvalidArgument: another name.
 [[nodiscard]] StatusOr<DeviceKind> ParseDeviceKind(const std::string& name);
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "runtime/tensor/tensor.h"
+#include "runtime/transport/collective.h"
 
 namespace baton {
 
@@ -32,6 +33,21 @@ struct AddRmsNorm {
     ConstView update;  // [rows, hidden]
     ConstView weight;  // [hidden]
     View out;          // [rows, hidden]; may alias update, not stream
+    float eps;
+  };
+};
+
+// AddRmsNorm with what Collective::AllReduce makes of the ranks' `partial`, in
+// the dtype of all else, for an update: one pass where the device has a kernel
+// for it. Enters the group once, as the other ranks do.
+struct AllReduceAddRmsNorm {
+  static constexpr std::string_view kName = "all_reduce_add_rms_norm";
+  struct Args {
+    Collective* group;
+    ConstView partial;  // [rows, hidden] f32
+    View stream;        // [rows, hidden], updated in place; may be f32
+    ConstView weight;   // [hidden]
+    View out;           // [rows, hidden]; must not alias stream or partial
     float eps;
   };
 };

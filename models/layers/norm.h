@@ -17,7 +17,8 @@ class Norm {
       : weight_(w.Vector(name, size)),
         eps_(eps),
         norm_(w.Kernel<RmsNorm>()),
-        add_norm_(w.Kernel<AddRmsNorm>()) {}
+        add_norm_(w.Kernel<AddRmsNorm>()),
+        reduce_add_norm_(w.Kernel<AllReduceAddRmsNorm>()) {}
 
   // x: [rows, size] or [rows, heads, size]; out may alias x.
   void Apply(ConstView x, View out, Step& step) const {
@@ -33,11 +34,24 @@ class Norm {
                                      .eps = eps_});
   }
 
+  // The same with the ranks' sum of `partial` for an update; out aliases
+  // nothing.
+  void ReduceAddAndApply(View stream, ConstView partial, View out,
+                         Step& step) const {
+    step.Run<AllReduceAddRmsNorm>(reduce_add_norm_, {.group = &step.tp(),
+                                                     .partial = partial,
+                                                     .stream = stream,
+                                                     .weight = weight_.view(),
+                                                     .out = out,
+                                                     .eps = eps_});
+  }
+
  private:
   Tensor weight_;  // [size]
   float eps_;
   KernelFn<RmsNorm> norm_;
   KernelFn<AddRmsNorm> add_norm_;
+  KernelFn<AllReduceAddRmsNorm> reduce_add_norm_;
 };
 
 }  // namespace baton

@@ -51,8 +51,8 @@ struct StreamAccess {
   // One kernel adds, rounds and norms; the update's memory becomes the input.
   template <Sum S>
   static boundary::Entered Prepare(Pending<S>&& s, const Norm& norm) {
-    if constexpr (S == Sum::kPartial) {
-      s.update_ = s.step_->Reduced(std::move(s.update_), s.step_->tp());
+    if (S == Sum::kPartial && s.step_->tp().size() > 1) {
+      return ReduceAndPrepare(std::move(s), norm);
     }
     norm.AddAndApply(s.stream_.view(), s.update_.view(), s.update_.view(),
                      *s.step_);
@@ -89,6 +89,13 @@ struct StreamAccess {
   }
 
  private:
+  template <Sum S>
+  static boundary::Entered ReduceAndPrepare(Pending<S>&& s, const Norm& norm) {
+    const View partial = s.update_.view();
+    Scratch x = s.step_->NewScratch(partial.dim(0), partial.dim(1));
+    norm.ReduceAddAndApply(s.stream_.view(), partial, x.view(), *s.step_);
+    return {Input(std::move(x)), Open(std::move(s.stream_), *s.step_)};
+  }
   static Scratch NormRows(const Tensor& stream, Step& step, const Norm& norm) {
     const Shape& shape = stream.shape();
     Scratch x = step.NewScratch(shape[0], shape[1]);

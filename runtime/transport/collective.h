@@ -25,6 +25,20 @@ class Collective {
   virtual Status AllGather(ConstView x, View out, Stream& stream) = 0;
 };
 
+// The ranks of one stage, in one process.
+class RankGroup {
+ public:
+  virtual ~RankGroup() = default;
+  // That rank's end. Owner thread: the rank's.
+  [[nodiscard]] virtual Collective& rank(int rank) = 0;
+  // Ends the group: whoever waits for a rank, and whoever enters from now on,
+  // gets `why`, unless the group has ended before. Thread: any.
+  virtual void Abort(const Status& why) = 0;
+  // Why it has ended; OK: it has not. If it can, it is as new again.
+  // Thread: any, with no rank inside a call.
+  [[nodiscard]] virtual Status Renew() = 0;
+};
+
 // A group of one rank. It has nothing to sum, and callers hand on what they
 // have instead of asking (Step::Reduced, Step::Gathered). Internal: asked.
 class SingleRankCollective final : public Collective {

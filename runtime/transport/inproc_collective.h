@@ -17,7 +17,7 @@ namespace baton {
 // rank's rows are there, and each works out its share for everybody; behind the
 // second all have what they came for. Only the first can fail: between the two
 // nobody may leave, since the others use its memory.
-class InprocRanks {
+class InprocRanks final : public RankGroup {
  public:
   // `size`: 1, 2, 4 or 8. `patience`: how long a rank waits for the others.
   InprocRanks(int size, absl::Duration patience);
@@ -25,17 +25,13 @@ class InprocRanks {
   InprocRanks& operator=(const InprocRanks&) = delete;
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
-  // That rank's end; its streams are those of CPUs.
-  [[nodiscard]] Collective& rank(int rank) {
+  // Its streams are those of CPUs.
+  [[nodiscard]] Collective& rank(int rank) override {
     return ranks_[static_cast<size_t>(rank)];
   }
 
-  // Ends the group: whoever waits for a rank, and whoever enters from now on,
-  // gets `why`, unless the group has ended before. Thread: any.
-  void Abort(const Status& why);
-  // Why it has ended; OK: it has not. It is as new again.
-  // Thread: any, with no rank inside a call.
-  [[nodiscard]] Status Renew();
+  void Abort(const Status& why) override;
+  [[nodiscard]] Status Renew() override;
 
  private:
   class Rank final : public Collective {

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a kernel needs to meet the same kernel of the other rank, on the same
+// GPU or on one that reaches its memory.
+//
+// A call has one meeting: every block puts what the other rank's block of the
+// same number needs into that one's slot, raises its flag, and waits for its
+// own. Blocks of one rank never wait for each other. Slots alternate between
+// two, so there is no second meeting: a block that writes a slot again has
+// since met a block that had read it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::cuda {
+
+inline constexpr int kRankBlocks = 64;  // of a call, at most
+inline constexpr int64_t kRankSlotBytes = int64_t{256} << 10;
+
+// Host memory that GPUs read while they wait.
+struct RankWords {
+  uint32_t abort = 0;  // not 0: nobody waits any more, results mean nothing
+};
+
+struct RankLinks {
+  std::byte* mine = nullptr;           // slots [kRankBlocks][2] for this rank
+  std::byte* other = nullptr;          // and for the other one
+  uint32_t* my_flags = nullptr;        // [kRankBlocks]: calls of the other rank
+  uint32_t* other_flags = nullptr;     // and the other one's
+  uint32_t* calls = nullptr;           // [kRankBlocks]: calls of this rank
+  const RankWords* words = nullptr;
+  uint64_t patience_ns = 0;  // then the GPU's context breaks
+};
+
+}  // namespace baton::cuda
