@@ -14,9 +14,11 @@ namespace baton::cuda {
 // ---- In shared memory, at an address inside its window; from sm_90 on -------
 
 #if __CUDA_ARCH__ >= 900
-// A barrier that one arrival and the announced bytes complete.
-__device__ __forceinline__ void BarrierInit(uint32_t barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)
+// A barrier whose phases so many arrivals and the announced bytes complete.
+__device__ __forceinline__ void BarrierInit(uint32_t barrier,
+                                            uint32_t arrivals = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier),
+               "r"(arrivals)
                : "memory");
 }
 // Makes initialised barriers visible to the copy engine.
@@ -24,13 +26,18 @@ __device__ __forceinline__ void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// The one arrival of a phase that `bytes` of copies complete.
+// An arrival at a phase that awaits `bytes` of copies, too.
 __device__ __forceinline__ void BarrierExpect(uint32_t barrier,
                                               uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
       "r"(bytes)
       : "memory");
+}
+// An arrival without copies. Those that wait see what this thread has written.
+__device__ __forceinline__ void BarrierArriveAt(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
 }
 // Waits for the end of the phase of this parity; what the copies wrote is
 // visible after it.

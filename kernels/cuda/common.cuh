@@ -16,16 +16,25 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // ---- Launch ----------------------------------------------------------------
 
+// Of the current device; 0 where there is none.
+inline int DeviceAttribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
+inline int Multiprocessors() {
+  static const int count = [] {
+    const int found = DeviceAttribute(cudaDevAttrMultiProcessorCount);
+    return found < 1 ? 1 : found;
+  }();
+  return count;
+}
 // Whether kernels of this device may start before the one ahead has ended.
 inline bool HasDependentLaunch() {
-  static const bool has = [] {
-    int device = 0;
-    int major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                                  device) == cudaSuccess &&
-           major >= 9;
-  }();
+  static const bool has =
+      DeviceAttribute(cudaDevAttrComputeCapabilityMajor) >= 9;
   return has;
 }
 

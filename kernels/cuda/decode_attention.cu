@@ -26,20 +26,9 @@ float ScaleLog2(float scale) {
                             std::numbers::log2e_v<double>);
 }
 
-int Attribute(cudaDeviceAttr which) {
-  int device = 0;
-  int value = 0;
-  (void)cudaGetDevice(&device);
-  (void)cudaDeviceGetAttribute(&value, which, device);
-  return value;
-}
-int Multiprocessors() {
-  static const int count =
-      std::max(Attribute(cudaDevAttrMultiProcessorCount), 1);
-  return count;
-}
 int SharedBytesOfBlock() {
-  static const int bytes = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  static const int bytes =
+      DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return bytes;
 }
 

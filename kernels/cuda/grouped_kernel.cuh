@@ -1,78 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of grouped_matmul.h: slots sorted by expert, their rows of x side
-// by side, then the skinny kernel for each part of up to Tile::kTokens of them.
+// The kernels of GroupedMatmul: the rows of x of sorted slots side by side,
+// then the skinny kernel for each part of up to Tile::kTokens of them.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/grouped_matmul.h"
+#include "kernels/cuda/grouped_sort.h"
 #include "kernels/cuda/skinny_kernel.cuh"
 
 namespace baton::cuda {
 
-// Rows [first, first + count) of the sorted ones, all of one expert.
-struct GroupedPart {
-  int32_t expert, first, count;
-};
-
-// What the sort gives, in device memory.
-struct GroupedPlan {
-  int32_t* part_count;
-  GroupedPart* parts;  // [max_parts]
-  int32_t* slots;      // [slots]: of each sorted row
-};
-
-inline constexpr int kSortThreads = 1024;
 inline constexpr int kGatherThreads = 128;
 inline constexpr int kGroupedPlainWarps = 8;  // rows of W of a block
-
-// One block. The order of the slots of an expert does not matter: it is not
-// the same from run to run.
-__global__ void __launch_bounds__(kSortThreads)
-    SortSlotsKernel(GroupedArgs args, GroupedPlan plan, int experts,
-                    int part_rows) {
-  __shared__ int32_t rows_before[kMaxExperts + 1];
-  __shared__ int32_t parts_before[kMaxExperts + 1];
-  __shared__ int32_t next[kMaxExperts];
-  EnterKernel();
-  const int thread = static_cast<int>(threadIdx.x);
-  const int slots = static_cast<int>(args.tokens * args.top);
-  const auto expert_of = [&](int slot) {
-    const int expert = LoadInt(
-        args.experts + slot / args.top * args.ld_experts + slot % args.top);
-    return expert < experts ? expert : -1;
-  };
-  for (int e = thread; e < experts; e += kSortThreads) rows_before[e + 1] = 0;
-  __syncthreads();
-  for (int slot = thread; slot < slots; slot += kSortThreads) {
-    const int expert = expert_of(slot);
-    if (expert >= 0) atomicAdd(&rows_before[expert + 1], 1);
-  }
-  __syncthreads();
-  for (int e = thread; e < experts; e += kSortThreads) {
-    parts_before[e + 1] = (rows_before[e + 1] + part_rows - 1) / part_rows;
-  }
-  __syncthreads();
-  if (thread / kWarp == 0) AddUp(experts, rows_before);
-  if (thread / kWarp == 1) AddUp(experts, parts_before);
-  __syncthreads();
-  for (int e = thread; e < experts; e += kSortThreads) {
-    next[e] = rows_before[e];
-    for (int p = parts_before[e]; p < parts_before[e + 1]; ++p) {
-      const int first = rows_before[e] + (p - parts_before[e]) * part_rows;
-      plan.parts[p] = {e, first, min(part_rows, rows_before[e + 1] - first)};
-    }
-  }
-  if (thread == 0) *plan.part_count = parts_before[experts];
-  __syncthreads();
-  for (int slot = thread; slot < slots; slot += kSortThreads) {
-    const int expert = expert_of(slot);
-    if (expert >= 0) plan.slots[atomicAdd(&next[expert], 1)] = slot;
-  }
-  // Rows of nobody, behind all others, are multiplied by nothing.
-  for (int i = rows_before[experts] + thread; i < slots; i += kSortThreads) {
-    plan.slots[i] = 0;
-  }
-}
 
 // sorted[i] = x[row of slot i], in 16-byte pieces.
 __global__ void __launch_bounds__(kGatherThreads)
@@ -136,7 +75,10 @@ __global__ void __launch_bounds__(32 * kGroupedPlainWarps)
     for (int mask = 1; mask < 32; mask *= 2) {
       sum += __shfl_xor_sync(kAllLanes, sum, mask);
     }
-    if (lane == 0) {
+    if (lane != 0) continue;
+    if (args.out_type == SkinnyOut::kF32) {
+      static_cast<float*>(args.out)[slot * args.ldo + row] = sum;
+    } else {
       static_cast<uint16_t*>(args.out)[slot * args.ldo + row] = ToBf16(sum);
     }
   }

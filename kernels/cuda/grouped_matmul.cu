@@ -4,14 +4,12 @@
 
 #include "kernels/cuda/grouped_kernel.cuh"
 #include "kernels/cuda/grouped_matmul.h"
+#include "kernels/cuda/grouped_sort.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace baton::cuda {
 namespace {
 
-constexpr int64_t kAlign = 128;
-
-int64_t Padded(int64_t bytes) { return CeilDiv(bytes, kAlign) * kAlign; }
 int64_t RowElements(int64_t k) { return CeilDiv(k, 8) * 8; }
 
 // Rows of a part: the fewest tokens that one kernel takes, since an expert has
@@ -20,20 +18,6 @@ int PartRows(int64_t tokens) {
   if (tokens <= 8) return 8;
   return tokens <= 16 ? 16 : 32;
 }
-int64_t MaxParts(int64_t slots, int64_t experts, int part_rows) {
-  return std::min(slots, experts + slots / part_rows);
-}
-
-// Pieces of the scratch, in turn.
-struct Scratch {
-  char* next;
-  template <typename T>
-  T* Take(int64_t count) {
-    auto* piece = reinterpret_cast<T*>(next);
-    next += Padded(count * static_cast<int64_t>(sizeof(T)));
-    return piece;
-  }
-};
 
 template <int kTokenTiles>
 cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedPlan& plan,
@@ -75,22 +59,11 @@ cudaError_t LaunchPlain(const GroupedWeights& weights, const GroupedArgs& args,
                 weights, args);
 }
 
-bool FitTogether(const GroupedWeights& weights, const GroupedArgs& args) {
-  const int64_t slots = args.tokens * args.top;
-  constexpr int64_t kMaxSlots = 1 << 24;
-  return weights.experts > 0 && weights.experts <= kMaxExperts &&
-         args.top > 0 && slots <= kMaxSlots && args.ldx >= weights.k &&
-         args.ldo >= weights.n &&
-         (args.rows == args.tokens || args.rows == slots);
-}
-
 }  // namespace
 
 int64_t GroupedScratchBytes(int64_t slots, int64_t k) {
-  return Padded(slots * RowElements(k) * 2) +
-         Padded(static_cast<int64_t>(sizeof(int32_t))) +
-         Padded(slots * static_cast<int64_t>(sizeof(int32_t))) +
-         Padded(slots * static_cast<int64_t>(sizeof(GroupedPart)));
+  return GroupedScratch::Bytes<uint16_t>(slots * RowElements(k)) +
+         GroupedScratch::PlanBytes(slots);
 }
 
 cudaError_t GroupedMatmul(const GroupedWeights& weights,
@@ -101,16 +74,12 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
   if (weights.plain || args.ldx % 8 != 0 || !IsAligned(args.x, 16)) {
     return LaunchPlain(weights, args, stream);
   }
-  Scratch scratch{static_cast<char*>(args.scratch)};
+  GroupedScratch scratch(args.scratch);
   const int64_t ld = RowElements(weights.k);
   auto* sorted = scratch.Take<uint16_t>(slots * ld);
-  const GroupedPlan plan = {.part_count = scratch.Take<int32_t>(1),
-                            .parts = scratch.Take<GroupedPart>(slots),
-                            .slots = scratch.Take<int32_t>(slots)};
+  const GroupedPlan plan = scratch.TakePlan(slots);
   const int part_rows = PartRows(args.tokens);
-  cudaError_t error =
-      Launch(&SortSlotsKernel, dim3(1), kSortThreads, 0, stream, args, plan,
-             static_cast<int>(weights.experts), part_rows);
+  cudaError_t error = SortSlots(args, weights.experts, part_rows, plan, stream);
   if (error != cudaSuccess) return error;
   error = Launch(&GatherRowsKernel, dim3(Blocks(slots)), kGatherThreads, 0,
                  stream, args, plan, sorted, weights.k, ld);
@@ -118,7 +87,7 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
   const int64_t parts = MaxParts(slots, weights.experts, part_rows);
   const SkinnySink sink = {.out = args.out,
                            .ldo = args.ldo,
-                           .out_type = SkinnyOut::kBf16,
+                           .out_type = args.out_type,
                            .activation = SkinnyActivation::kNone,
                            .xielu = {}};
   switch (part_rows) {

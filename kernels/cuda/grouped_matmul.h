@@ -2,15 +2,22 @@
 // out[slot] = x[row of the slot] W^T with W of the slot's expert, which a
 // kernel ahead may have just chosen: slots are sorted by expert on the device.
 //
-// Every product has the bits that SkinnyMatmul gives it, for prompts too: rows
-// of one expert are multiplied up to 32 at a time by its kernel. Where the copy
-// engine does not suit, by a plain kernel of that one's order.
+// GroupedMatmul is the recipe of generated rows. Every product has the bits
+// that SkinnyMatmul gives it: rows of one expert are multiplied up to 32 at a
+// time by its kernel. Where the copy engine does not suit, by a plain kernel of
+// that one's order.
+//
+// GroupedPromptMatmul is the recipe of prompts: up to 128 rows of one expert
+// are multiplied together. fp32 accumulation in ascending k, one rounding. The
+// bits of a row follow from that row and its expert's matrix.
 #pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+
+#include "kernels/cuda/skinny_matmul.h"
 
 namespace baton::cuda {
 
@@ -31,12 +38,20 @@ struct GroupedArgs {
   int64_t ldx;             // elements
   const int32_t* experts;  // [tokens, top], row stride ld_experts; device
   int64_t tokens, top, ld_experts;
-  void* out;  // bf16 [tokens * top, n]; must not alias x
+  void* out;  // [tokens * top, n]; must not alias x
   int64_t ldo;
-  void* scratch;  // GroupedScratchBytes(), 128-byte aligned
+  SkinnyOut out_type;
+  void* scratch;  // of the recipe's size, 128-byte aligned
 };
 
 [[nodiscard]] int64_t GroupedScratchBytes(int64_t slots, int64_t k);
+[[nodiscard]] int64_t GroupedPromptScratchBytes(int64_t slots);
+
+// Whether there is a recipe of prompts for these: by their shape and the
+// device.
+[[nodiscard]] inline bool TakesPrompts(const GroupedWeights& weights) {
+  return !weights.plain && weights.n % 8 == 0;  // so is k
+}
 
 // Zero tokens submit nothing. An expert that does not exist leaves the rows of
 // its slots as they are. invalidValue: sizes that do not fit together. May be
@@ -44,5 +59,21 @@ struct GroupedArgs {
 [[nodiscard]] cudaError_t GroupedMatmul(const GroupedWeights& weights,
                                         const GroupedArgs& args,
                                         cudaStream_t stream);
+// The same; invalidValue also: TakesPrompts says no, or rows of x or out are
+// not aligned to 16 bytes.
+[[nodiscard]] cudaError_t GroupedPromptMatmul(const GroupedWeights& weights,
+                                              const GroupedArgs& args,
+                                              cudaStream_t stream);
+
+// Whether sizes fit together, of either recipe.
+[[nodiscard]] inline bool FitTogether(const GroupedWeights& weights,
+                                      const GroupedArgs& args) {
+  const int64_t slots = args.tokens * args.top;
+  constexpr int64_t kMaxSlots = 1 << 24;
+  return weights.experts > 0 && weights.experts <= kMaxExperts &&
+         args.top > 0 && slots <= kMaxSlots && args.ldx >= weights.k &&
+         args.ldo >= weights.n &&
+         (args.rows == args.tokens || args.rows == slots);
+}
 
 }  // namespace baton::cuda

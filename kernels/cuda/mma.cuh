@@ -63,5 +63,10 @@ __device__ __forceinline__ void CommitCopies() {
 __device__ __forceinline__ void AwaitCopies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
+// Waits for all committed copies but the last kPending commits.
+template <int kPending>
+__device__ __forceinline__ void AwaitCopiesBut() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
 
 }  // namespace baton::cuda

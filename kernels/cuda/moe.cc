@@ -2,6 +2,8 @@
 // Mixtures of experts: shapes, then experts.h and grouped_matmul.h.
 #include "kernels/ops/moe.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/grouped_matmul.h"
@@ -9,6 +11,60 @@
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cuda {
+namespace {
+
+// Of some tokens; the scratch is missing.
+GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
+  const int64_t top = args.experts.dim(1);
+  const int64_t token_rows = args.x.dim(0) / args.experts.dim(0);
+  const int64_t end = run.first + run.rows;
+  const ConstView x = args.x.Rows(run.first * token_rows, end * token_rows);
+  const ConstView experts = args.experts.Rows(run.first, end);
+  const View out = args.out.Rows(run.first * top, end * top);
+  return {.x = x.data(),
+          .rows = x.dim(0),
+          .ldx = x.row_stride(),
+          .experts = reinterpret_cast<const int32_t*>(experts.data()),
+          .tokens = run.rows,
+          .top = top,
+          .ld_experts = experts.row_stride(),
+          .out = out.data(),
+          .ldo = out.row_stride(),
+          .out_type =
+              out.dtype() == DType::kF32 ? SkinnyOut::kF32 : SkinnyOut::kBf16,
+          .scratch = nullptr};
+}
+
+// A thousand tokens at a time, so that the scratch, which takes their rows of
+// x, does not grow with a prompt that has no recipe of its own.
+Status Generated(const GroupedMatmul::Args& args, const RowRun& run,
+                 const GroupedWeights& weights, Context& context) {
+  constexpr int64_t kMostTokens = 1024;
+  for (int64_t i = 0; i < run.rows; i += kMostTokens) {
+    GroupedArgs part =
+        ArgsOf(args, {.kind = run.kind,
+                      .first = run.first + i,
+                      .rows = std::min(kMostTokens, run.rows - i)});
+    BATON_ASSIGN_OR_RETURN(part.scratch,
+                           context.Workspace(GroupedScratchBytes(
+                               part.tokens * part.top, weights.k)));
+    BATON_RETURN_IF_ERROR(CudaStatus(
+        GroupedMatmul(weights, part, context.stream()), "grouped_matmul"));
+  }
+  return OkStatus();
+}
+
+Status Prompt(const GroupedMatmul::Args& args, const RowRun& run,
+              const GroupedWeights& weights, Context& context) {
+  GroupedArgs part = ArgsOf(args, run);
+  BATON_ASSIGN_OR_RETURN(
+      part.scratch,
+      context.Workspace(GroupedPromptScratchBytes(part.tokens * part.top)));
+  return CudaStatus(GroupedPromptMatmul(weights, part, context.stream()),
+                    "grouped_matmul");
+}
+
+}  // namespace
 
 Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream) {
   ShapeMatch match("route_top_k");
@@ -39,12 +95,14 @@ Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {
       .Match("experts", args.experts, {"tokens", "top"})
       .Match("out", args.out, {"slots", "n"})
       .IsType("x", args.x, DType::kBF16)
-      .IsType("experts", args.experts, DType::kI32)
-      .IsType("out", args.out, DType::kBF16);
+      .IsType("experts", args.experts, DType::kI32);
   BATON_RETURN_IF_ERROR(match.status());
   const int64_t tokens = match["tokens"];
   const int64_t slots = match["slots"];
   match.Require(slots == tokens * match["top"], "out must have a row a slot")
+      .Require(
+          args.out.dtype() == DType::kBF16 || args.out.dtype() == DType::kF32,
+          "out must be bf16 or f32")
       .Require(match["rows"] == tokens || match["rows"] == slots,
                "x must have a row for each of experts, or for each slot");
   for (const PackedMatrix& weight : args.weights) {
@@ -57,24 +115,15 @@ Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {
   Context& context = Context::Of(stream);
   BATON_ASSIGN_OR_RETURN(const GroupedWeights* weights,
                          context.Grouped(args.weights));
-  BATON_ASSIGN_OR_RETURN(
-      void* const scratch,
-      context.Workspace(GroupedScratchBytes(slots, match["k"])));
-  return CudaStatus(
-      GroupedMatmul(
-          *weights,
-          {.x = args.x.data(),
-           .rows = match["rows"],
-           .ldx = args.x.row_stride(),
-           .experts = reinterpret_cast<const int32_t*>(args.experts.data()),
-           .tokens = tokens,
-           .top = match["top"],
-           .ld_experts = args.experts.row_stride(),
-           .out = args.out.data(),
-           .ldo = args.out.row_stride(),
-           .scratch = scratch},
-          context.stream()),
-      "grouped_matmul");
+  if (args.runs.empty()) {
+    return Generated(args, {RowKind::kGenerated, 0, tokens}, *weights, context);
+  }
+  for (const RowRun& run : args.runs) {
+    BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt && TakesPrompts(*weights)
+                              ? Prompt(args, run, *weights, context)
+                              : Generated(args, run, *weights, context));
+  }
+  return OkStatus();
 }
 
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream) {

@@ -158,12 +158,6 @@ class SkinnyStages {
   uint32_t phase_ = 0;
 };
 
-// Where a lane reads a tile of boxes whose rows are 128 bytes, swizzled, when
-// it loads four matrices of 8 rows x 16 bytes.
-__device__ __forceinline__ uint32_t SwizzledOffset(int row, int chunk) {
-  return row * 128 + ((chunk ^ (row % 8)) << 4);
-}
-
 // acc += w x of one stage: two tiles of 16 rows. `w` and `x` are where this
 // lane reads the first 16 and 32 k of the first tile.
 template <int kTokenTiles>

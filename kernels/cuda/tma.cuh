@@ -42,6 +42,12 @@ __device__ inline void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// Where 16-byte chunk `chunk` of a row of 128 bytes lies in a swizzled box, as
+// an offset from it.
+__device__ __forceinline__ uint32_t SwizzledOffset(int row, int chunk) {
+  return row * 128 + ((chunk ^ (row % 8)) << 4);
+}
+
 // Waits for all threads of the cluster.
 __device__ inline void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

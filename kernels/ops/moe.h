@@ -2,9 +2,10 @@
 // Mixtures of experts: which experts a row gets, the products with their
 // matrices, and the sum of what they give.
 //
-// Numerics contract: all that becomes of a row follows from the row. Its slots
-// are chosen in fp32; a product has the bits that Matmul gives it; slots are
-// added in order. Every row gets all of its experts: none has a capacity.
+// Numerics contract: all that becomes of a row follows from the row and its
+// kind. Its slots are chosen in fp32; on a CPU, and of generated rows on CUDA,
+// a product has the bits that Matmul gives it; slots are added in order. Every
+// row gets all of its experts: none has a capacity.
 //
 // A slot is a row's place for one expert: slot t * top + s is the s-th of row
 // t. Rows of x may each serve all slots of a row, or one slot.
@@ -56,6 +57,8 @@ struct GroupedMatmul {
     ConstView experts;  // [tokens, top] i32
     std::span<const PackedMatrix> weights;  // [n, k] of each expert
     View out;  // [tokens * top, n], dtype of x or f32; must not alias x
+    // Kinds of the tokens, covering all in order; none: all are generated.
+    std::span<const RowRun> runs = {};
   };
 };
 

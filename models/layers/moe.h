@@ -162,7 +162,8 @@ class GatedSiluExperts {
       step.Run<GroupedMatmul>(matmul_, {.x = x,
                                         .experts = experts,
                                         .weights = gate_up_.matrices,
-                                        .out = gate_up.view()});
+                                        .out = gate_up.view(),
+                                        .runs = step.batch().runs});
       step.Run<SiluMul>(silu_mul_,
                         {.gate_up = gate_up.view(), .out = inner.view()});
     }
@@ -171,7 +172,8 @@ class GatedSiluExperts {
     step.Run<GroupedMatmul>(matmul_, {.x = inner.view(),
                                       .experts = experts,
                                       .weights = down_.matrices,
-                                      .out = partial.view()});
+                                      .out = partial.view(),
+                                      .runs = step.batch().runs});
     const Scratch down = step.Reduced(std::move(partial), step.tp());
     Scratch sum = step.NewScratch(rows, shape_.hidden);
     step.Run<CombineExperts>(combine_, {.y = down.view(),

@@ -2,7 +2,8 @@
 // Checks the row, expert, attention and sampling kernels on a device against
 // plain loops, and times them. Exits non-zero when a check fails.
 //
-//   attention_check [check|bench|rows|experts|rotate|decode|prompt|sample]
+//   attention_check [check|bench|rows|experts|rotate|decode|prompt|sample|
+//                    experts_bench|sanitize]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,9 +12,11 @@
 #include "tests/device/attention_bench.cuh"
 #include "tests/device/check_attention.cuh"
 #include "tests/device/check_experts.cuh"
+#include "tests/device/check_grouped_prompt.cuh"
 #include "tests/device/check_rotate.cuh"
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
+#include "tests/device/experts_bench.cuh"
 
 // Every kernel on few shapes, for compute-sanitizer.
 void CheckFew() {
@@ -42,8 +45,10 @@ void CheckFew() {
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);
   CheckCombineCase(3, 2, 100, 4);
-  CheckGroupedCase({8, 9, 2, 100, 1100, false});
-  CheckGroupedCase({4, 40, 2, 50, 77, true});
+  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false});
+  CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
+  CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
+  CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
   CheckSampleCase(Logits::kPeaked, 1003, 1003);
   CheckSampleCase(Logits::kFlat, 8192, 8196);
 }
@@ -74,11 +79,13 @@ int main(int argc, char** argv) {
   if (filter == "sanitize") CheckFew();
   run("rows", &baton::check::CheckRows);
   run("experts", &baton::check::CheckExperts);
+  run("experts", &baton::check::CheckGroupedPrompts);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);
   run("prompt", &baton::check::CheckPrompt);
   run("sample", &baton::check::CheckSample);
   if (filter.empty() || filter == "bench") baton::check::Bench();
+  if (filter.empty() || filter == "experts_bench") baton::check::BenchExperts();
   const baton::check::Results& results = baton::check::TheResults();
   std::printf("%d checks, %d failed\n", results.checks, results.failures);
   return results.failures == 0 ? 0 : 1;

@@ -92,35 +92,64 @@ inline void CheckCombineCase(int64_t rows, int64_t top, int64_t hidden,
 
 // ---- Products --------------------------------------------------------------
 
+// Matrices [n, k] of experts, as kernels see them.
+class ExpertsOnDevice {
+ public:
+  // At `w`, row stride ld.
+  ExpertsOnDevice(const Bf16* w, int64_t experts, int64_t n, int64_t k,
+                  int64_t ld)
+      : skinny_(experts), maps_(experts), pointers_(experts) {
+    std::vector<CUtensorMap> maps;
+    std::vector<const void*> pointers;
+    for (int64_t e = 0; e < experts; ++e) {
+      CUDA_OK(cuda::MakeSkinnyWeight(w + e * n * ld, n, k, ld, &skinny_[e]));
+      maps.push_back(skinny_[e].map);
+      pointers.push_back(skinny_[e].w);
+    }
+    maps_.Upload(maps);
+    pointers_.Upload(pointers);
+  }
+
+  [[nodiscard]] const cuda::SkinnyWeight& operator[](int64_t expert) const {
+    return skinny_[expert];
+  }
+  [[nodiscard]] cuda::GroupedWeights weights() const {
+    return {.maps = maps_.data(),
+            .pointers = pointers_.data(),
+            .experts = static_cast<int64_t>(skinny_.size()),
+            .n = skinny_[0].n,
+            .k = skinny_[0].k,
+            .ldw = skinny_[0].ldw,
+            .plain = skinny_[0].plain};
+  }
+
+ private:
+  std::vector<cuda::SkinnyWeight> skinny_;
+  Device<CUtensorMap> maps_;
+  Device<const void*> pointers_;
+};
+
 struct GroupedCase {
   int64_t experts, tokens, top, n, k;
   bool row_a_slot;
+
+  [[nodiscard]] int64_t slots() const { return tokens * top; }
+  [[nodiscard]] int64_t rows() const { return row_a_slot ? slots() : tokens; }
+  [[nodiscard]] int64_t ld() const { return (k + 7) / 8 * 8; }
 };
 
-// Every slot's row has the bits of the same row alone through SkinnyMatmul.
-inline void CheckGroupedCase(const GroupedCase& c) {
-  const std::string what =
-      Name("grouped experts %d tokens %d top %d", static_cast<int>(c.experts),
-           static_cast<int>(c.tokens), static_cast<int>(c.top)) +
-      Name(" n %d k %d", static_cast<int>(c.n), static_cast<int>(c.k));
-  const int64_t slots = c.tokens * c.top;
-  const int64_t rows = c.row_a_slot ? slots : c.tokens;
-  const int64_t ld = (c.k + 7) / 8 * 8;
-  const int64_t ldo = c.n + 5;
-  const Device<Bf16> w(RandomBf16(c.experts * c.n * ld, 1));
-  const Device<Bf16> x(RandomBf16(rows * ld, 2));
-  std::vector<cuda::SkinnyWeight> weights(c.experts);
-  std::vector<CUtensorMap> maps;
-  std::vector<const void*> pointers;
-  for (int64_t e = 0; e < c.experts; ++e) {
-    CUDA_OK(cuda::MakeSkinnyWeight(w.data() + e * c.n * ld, c.n, c.k, ld,
-                                   &weights[e]));
-    maps.push_back(weights[e].map);
-    pointers.push_back(weights[e].w);
-  }
-  // Distinct experts of a token; few of them get most of the rows. One slot
-  // has none.
-  std::vector<int32_t> experts(slots);
+inline std::string NameOf(const char* kernel, const GroupedCase& c) {
+  return Name("%s experts %d tokens %d top %d", kernel,
+              static_cast<int>(c.experts), static_cast<int>(c.tokens),
+              static_cast<int>(c.top)) +
+         Name(" n %d k %d%s", static_cast<int>(c.n), static_cast<int>(c.k),
+              c.row_a_slot ? ", a row a slot" : "");
+}
+
+// Distinct experts of each token; few of them get most of the rows. One slot
+// has none.
+inline std::vector<int32_t> ChooseExperts(const GroupedCase& c) {
+  std::vector<int32_t> experts(c.slots());
   std::mt19937 random(9);
   for (int64_t t = 0; t < c.tokens; ++t) {
     std::vector<int32_t> order(c.experts);
@@ -128,19 +157,34 @@ inline void CheckGroupedCase(const GroupedCase& c) {
     if (t % 3 != 0) std::shuffle(order.begin(), order.end(), random);
     std::copy_n(order.begin(), c.top, experts.begin() + t * c.top);
   }
-  if (slots > 4) experts[3] = -1;
+  if (experts.size() > 4) experts[3] = -1;
+  return experts;
+}
+
+template <typename T>
+constexpr cuda::SkinnyOut kOutOf = sizeof(T) == 4 ? cuda::SkinnyOut::kF32
+                                                  : cuda::SkinnyOut::kBf16;
+
+// Every slot's row has the bits of the same row alone through SkinnyMatmul.
+template <typename T>
+void CheckGroupedCase(const GroupedCase& c) {
+  const int64_t slots = c.slots();
+  const int64_t ld = c.ld();
+  const int64_t ldo = c.n + 5;
+  const Device<Bf16> w(RandomBf16(c.experts * c.n * ld, 1));
+  const Device<Bf16> x(RandomBf16(c.rows() * ld, 2));
+  const ExpertsOnDevice weights(w.data(), c.experts, c.n, c.k, ld);
+  const std::vector<int32_t> experts = ChooseExperts(c);
   const Device<int32_t> dexperts(experts);
-  const Device<CUtensorMap> dmaps(maps);
-  const Device<const void*> dpointers(pointers);
-  const Device<Bf16> out(slots * ldo);
+  const Device<T> out(slots * ldo);
   const Device<char> scratch(cuda::GroupedScratchBytes(slots, c.k));
-  CUDA_OK(cuda::GroupedMatmul({dmaps.data(), dpointers.data(), c.experts, c.n,
-                               c.k, ld, weights[0].plain},
-                              {x.data(), rows, ld, dexperts.data(), c.tokens,
-                               c.top, c.top, out.data(), ldo, scratch.data()},
-                              nullptr));
-  const std::vector<Bf16> got = out.Download();
-  const Device<Bf16> want(slots * ldo);
+  CUDA_OK(cuda::GroupedMatmul(
+      weights.weights(),
+      {x.data(), c.rows(), ld, dexperts.data(), c.tokens, c.top, c.top,
+       out.data(), ldo, kOutOf<T>, scratch.data()},
+      nullptr));
+  const std::vector<T> got = out.Download();
+  const Device<T> want(slots * ldo);
   for (int64_t slot = 0; slot < slots; ++slot) {
     if (experts[slot] < 0) continue;
     CUDA_OK(cuda::SkinnyMatmul(
@@ -149,9 +193,12 @@ inline void CheckGroupedCase(const GroupedCase& c) {
          .m = 1,
          .ldx = ld,
          .out = want.data() + slot * ldo,
-         .ldo = ldo},
+         .ldo = ldo,
+         .out_type = kOutOf<T>},
         nullptr));
   }
+  const std::string what =
+      NameOf(sizeof(T) == 4 ? "grouped f32" : "grouped", c);
   Expect(SameBits(got, 0, want.Download(), 0, slots * ldo), what);
   Expect(out.GuardsHold() && scratch.GuardsHold(), what + " guards");
 }
@@ -168,10 +215,13 @@ inline void CheckExperts() {
   }
   for (const int64_t tokens : {0, 1, 2, 8, 9, 16, 17, 33, 200}) {
     for (const bool row_a_slot : {false, true}) {
-      CheckGroupedCase({8, tokens, 2, 200, 328, row_a_slot});
-      CheckGroupedCase({40, tokens, 8, 64, 512, row_a_slot});
-      CheckGroupedCase({3, tokens, 1, 17, 72, row_a_slot});
-      CheckGroupedCase({4, tokens, 3, 50, 77, row_a_slot});  // the plain kernel
+      CheckGroupedCase<Bf16>({8, tokens, 2, 200, 328, row_a_slot});
+      CheckGroupedCase<float>({8, tokens, 2, 200, 328, row_a_slot});
+      CheckGroupedCase<Bf16>({40, tokens, 8, 64, 512, row_a_slot});
+      CheckGroupedCase<Bf16>({3, tokens, 1, 17, 72, row_a_slot});
+      // The plain kernel.
+      CheckGroupedCase<Bf16>({4, tokens, 3, 50, 77, row_a_slot});
+      CheckGroupedCase<float>({4, tokens, 3, 50, 77, row_a_slot});
     }
   }
 }

@@ -170,14 +170,17 @@ inline void ExpectClose(const std::string& what, const std::vector<Bf16>& got,
   Expect(worst <= 1, what + text);
 }
 
-inline bool SameBits(const std::vector<Bf16>& a, int64_t a_at,
-                     const std::vector<Bf16>& b, int64_t b_at, int64_t count) {
+template <typename T>
+bool SameBits(const std::vector<T>& a, int64_t a_at, const std::vector<T>& b,
+              int64_t b_at, int64_t count) {
   return std::memcmp(a.data() + a_at, b.data() + b_at,
-                     static_cast<size_t>(count) * sizeof(Bf16)) == 0;
+                     static_cast<size_t>(count) * sizeof(T)) == 0;
 }
-inline bool IsPoison(const std::vector<Bf16>& a, int64_t at, int64_t count) {
-  return std::all_of(a.begin() + at, a.begin() + at + count,
-                     [](Bf16 bits) { return bits == 0xffff; });
+template <typename T>
+bool IsPoison(const std::vector<T>& a, int64_t at, int64_t count) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(a.data() + at);
+  return std::all_of(bytes, bytes + static_cast<size_t>(count) * sizeof(T),
+                     [](unsigned char byte) { return byte == 0xff; });
 }
 
 template <typename... Parts>
