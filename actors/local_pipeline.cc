@@ -60,8 +60,8 @@ StatusOr<std::unique_ptr<LocalStages>> LocalStages::Start(
     StageOptions stage;
     stage.name = options.names[i];
     BATON_ASSIGN_OR_RETURN(
-        stage.device, OpenDevice(options.devices[i % options.devices.size()],
-                                 options.threads));
+        stage.devices, OpenDevices(options.devices[i % options.devices.size()],
+                                   options.threads));
     stage.kernels = &stages->kernels_;
     stage.gpu_path = options.gpu_path;
     stage.make_data_plane =

@@ -23,7 +23,7 @@ enum class Transport { kInproc, kUcx };
 
 struct LocalStagesOptions {
   std::vector<std::string> names;  // of the stages, in order
-  // Where stage i runs: devices[i % size], as OpenDevice names them.
+  // Where stage i runs: devices[i % size], as OpenDevices names them.
   std::vector<std::string> devices = {"cpu"};
   int threads = 1;                    // of each stage on a CPU
   GpuPath gpu_path = GpuPath::kBest;  // between stages on GPUs

@@ -242,9 +242,12 @@ StageBytes PredictStageBytes(const DecoderInfo& info, const DecoderBytes& bytes,
                              const StagePlacement& stage,
                              const KvSizes& sizes) {
   BATON_CHECK(bytes.ranks == stage.tp);
-  // A GPU keeps a page for rows of nobody (models/device_visits.h).
+  // A GPU keeps pages for rows of nobody (models/device_visits.h).
   KvSizes pools = sizes;
-  if (bytes.device == DeviceKind::kCuda) ++pools.pages;
+  if (bytes.device == DeviceKind::kCuda) {
+    ++pools.pages;
+    if (info.Window() > 0) ++pools.window_pages;
+  }
   StageBytes held;
   for (int layer : PhysicalIn(info, stage)) {
     held.weights += bytes.layers[static_cast<size_t>(layer)];

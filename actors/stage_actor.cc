@@ -45,7 +45,7 @@ StatusOr<std::unique_ptr<StageActor>> StageActor::Create(Executor& executor,
   events.on_peer_lost = [a = actor.get()](StageId peer, Status status) {
     a->OnPeerLost(peer, std::move(status));
   };
-  Device* device = actor->options_.device.get();
+  Device* device = actor->options_.devices[0].get();
   BATON_ASSIGN_OR_RETURN(actor->stream_, device->NewStream());
   BATON_ASSIGN_OR_RETURN(
       actor->plane_,
@@ -102,7 +102,11 @@ void StageActor::Handle(LoadStage message) {
     slice.dtype = spec.dtype;
     slice.kv = spec.kv;
     slice.kernels = options_.kernels;
-    slice.device = options_.device.get();
+    slice.device = options_.devices[0].get();
+    for (int i = 1; i < spec.tp && i < std::ssize(options_.devices); ++i) {
+      slice.rank_devices.push_back(
+          options_.devices[static_cast<size_t>(i)].get());
+    }
     slice.stream = stream_.get();
     slice.weights = weights.get();
     slice.ranks = spec.tp;

@@ -27,7 +27,8 @@ struct StageTimes {
 
 struct StageOptions {
   std::string name = "stage";
-  std::unique_ptr<Device> device;
+  // As OpenDevices gives them: one, or one for each rank.
+  std::vector<std::unique_ptr<Device>> devices;
   const KernelRegistry* kernels = nullptr;
   // The plane between hosts; its events are handed to the actor.
   std::function<StatusOr<std::unique_ptr<DataPlane>>(DataPlaneEvents)>

@@ -49,7 +49,7 @@ Status StageActor::Hand(const StepDescriptor& step, int pass, Tensor stream) {
 
 // The data plane takes host memory.
 Status StageActor::ToHost(VisitResult& result) {
-  Device& device = *options_.device;
+  Device& device = *options_.devices[0];
   if (device.kind() == DeviceKind::kCpu) return OkStatus();
   Tensor& stream = result.stream;
   BATON_ASSIGN_OR_RETURN(Buffer host, device.AllocateHost(stream.bytes()));

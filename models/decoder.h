@@ -110,7 +110,10 @@ struct SliceOptions {
   Device* device = nullptr;
   Stream* stream = nullptr;
   const WeightSource* weights = nullptr;
-  int ranks = 1;  // that share the layers: threads, with what `device` has
+  // That share the layers. On a CPU they are threads with what `device` has; of
+  // GPUs the first has `device`, the others have `rank_devices`.
+  int ranks = 1;
+  std::vector<Device*> rank_devices;
   // Set where the slice is that of one rank: `ranks` is 1 then.
   Collective* tp = nullptr;
   // Called after each tensor with bytes read so far and in total.
@@ -134,8 +137,10 @@ struct Decoder {
 
 // Whether `ranks` ranks can share a decoder with these tensors.
 // InvalidArgument: they are not 1, 2, 4 or 8, or something does not divide;
-// names tensor and sizes. Unimplemented: a layer runs on one rank only.
-[[nodiscard]] Status CheckRanks(std::span<const TensorDecl> tensors, int ranks);
+// names tensor and sizes. Unimplemented: a layer runs on one rank only, or GPUs
+// are more than two.
+[[nodiscard]] Status CheckRanks(std::span<const TensorDecl> tensors, int ranks,
+                                DeviceKind device = DeviceKind::kCpu);
 
 // models/registry.cc: the list. Unimplemented: names what there is.
 [[nodiscard]] StatusOr<const Decoder*> FindDecoder(

@@ -94,7 +94,8 @@ class DecoderSlice final : public StageSlice {
     const SliceParts parts = PartsOf(info, options.ranges);
     const WeightLoader declared = SliceWeights<M>::Declare(config, parts);
     const int ranks = options.tp == nullptr ? 1 : options.tp->size();
-    BATON_RETURN_IF_ERROR(CheckRanks(declared.declared(), ranks));
+    BATON_RETURN_IF_ERROR(
+        CheckRanks(declared.declared(), ranks, options.device->kind()));
     WeightLoader loader(options, declared.elements());
     SliceWeights<M> weights(config, parts, loader);
     BATON_RETURN_IF_ERROR(loader.status());

@@ -315,8 +315,8 @@ StatusOr<VisitResult> DeviceVisits::RunOnce(const VisitArgs& args,
   VisitResult result;
   BATON_RETURN_IF_ERROR(body(there, parts, result));
   const Buffer sampled = std::move(result.sampled);
-  BATON_RETURN_IF_ERROR(Finish(result, sampled.data(),
-                               static_cast<int64_t>(args.sampling.size())));
+  BATON_RETURN_IF_ERROR(
+      Finish(result, sampled, static_cast<int64_t>(args.sampling.size())));
   return result;
 }
 
@@ -402,7 +402,7 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
     BATON_RETURN_IF_ERROR(parts_.device->Copy(
         result.stream.view().data(), out.data(), out.bytes(), *parts_.stream));
   }
-  BATON_RETURN_IF_ERROR(Finish(result, recorded.result.sampled.data(),
+  BATON_RETURN_IF_ERROR(Finish(result, recorded.result.sampled,
                                recorded.logit_rows.empty() ? 0 : rows));
   return result;
 }
@@ -422,13 +422,14 @@ Status DeviceVisits::Upload(const VisitBlock& block, const VisitArgs& args,
   return OkStatus();
 }
 
-Status DeviceVisits::Finish(VisitResult& result, std::byte* sampled,
+Status DeviceVisits::Finish(VisitResult& result, const Buffer& sampled,
                             int64_t rows) {
-  if (rows > 0) {
+  // Of several ranks the first one samples.
+  if (rows > 0 && sampled.data() != nullptr) {
     const int64_t bytes = rows * static_cast<int64_t>(sizeof(SampledRow));
     BATON_ASSIGN_OR_RETURN(result.sampled, parts_.device->AllocateHost(bytes));
-    BATON_RETURN_IF_ERROR(parts_.device->Copy(result.sampled.data(), sampled,
-                                              bytes, *parts_.stream));
+    BATON_RETURN_IF_ERROR(parts_.device->Copy(
+        result.sampled.data(), sampled.data(), bytes, *parts_.stream));
   }
   BATON_ASSIGN_OR_RETURN(result.done, parts_.stream->Record());
   return OkStatus();

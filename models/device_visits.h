@@ -129,7 +129,7 @@ class DeviceVisits {
     return {drawn_.view().Row<int32_t>(0), static_cast<size_t>(kTokenSlots)};
   }
   // Copies what was sampled to the host and marks the result's completion.
-  Status Finish(VisitResult& result, std::byte* sampled, int64_t rows);
+  Status Finish(VisitResult& result, const Buffer& sampled, int64_t rows);
 
   Step::Parts parts_;
   SparePages spare_;

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "kernels/devices/devices.h"
 #include "kernels/ops/matmul.h"
 #include "runtime/base/thread_pool.h"
 
@@ -16,7 +17,23 @@ namespace {
 // Between two meetings of ranks lie a few kernels of one layer.
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-Status CheckTensor(const TensorDecl& decl, int ranks) {
+// Whether ranks can go on with one another's sums over the columns.
+Status CheckSums(const TensorDecl& decl, int ranks, DeviceKind device) {
+  const int64_t k = decl.shape[1];
+  if (device == DeviceKind::kCuda) {
+    if (HasCudaHalves(k)) return OkStatus();
+    return InvalidArgument(
+        "{} {}: {} inputs are no multiple of {}, which two "
+        "GPUs need to share them",
+        decl.name, ToString(decl.shape), k, 2 * kCudaHalfDepth);
+  }
+  if (MatmulLeaves(k) % ranks == 0) return OkStatus();
+  return InvalidArgument(
+      "{} {}: sums over {} inputs have {} parts, too few for {} ranks",
+      decl.name, ToString(decl.shape), k, MatmulLeaves(k), ranks);
+}
+
+Status CheckTensor(const TensorDecl& decl, int ranks, DeviceKind device) {
   const TensorSplit& split = decl.split;
   const bool divides = split.units % ranks == 0;
   switch (split.kind) {
@@ -33,14 +50,8 @@ Status CheckTensor(const TensorDecl& decl, int ranks) {
       break;
     case TensorSplit::Kind::kColumns:
       if (!divides) break;
-      const bool summed = decl.form != TensorForm::kPlain;
-      if (!summed || MatmulLeaves(decl.shape[1]) % ranks == 0) {
-        return OkStatus();
-      }
-      return InvalidArgument(
-          "{} {}: sums over {} inputs have {} parts, too few for {} ranks",
-          decl.name, ToString(decl.shape), decl.shape[1],
-          MatmulLeaves(decl.shape[1]), ranks);
+      return decl.form == TensorForm::kPlain ? OkStatus()
+                                             : CheckSums(decl, ranks, device);
   }
   return InvalidArgument("{} {}: {} equal parts do not divide among {} ranks",
                          decl.name, ToString(decl.shape), split.units, ranks);
@@ -48,13 +59,17 @@ Status CheckTensor(const TensorDecl& decl, int ranks) {
 
 }  // namespace
 
-Status CheckRanks(std::span<const TensorDecl> tensors, int ranks) {
+Status CheckRanks(std::span<const TensorDecl> tensors, int ranks,
+                  DeviceKind device) {
   if (ranks == 1) return OkStatus();
   if (ranks != 2 && ranks != 4 && ranks != 8) {
     return InvalidArgument("{} ranks, expected 1, 2, 4 or 8", ranks);
   }
+  if (device == DeviceKind::kCuda && ranks > 2) {
+    return Unimplemented("{} ranks on GPUs, expected 1 or 2", ranks);
+  }
   for (const TensorDecl& decl : tensors) {
-    BATON_RETURN_IF_ERROR(CheckTensor(decl, ranks));
+    BATON_RETURN_IF_ERROR(CheckTensor(decl, ranks, device));
   }
   return OkStatus();
 }
@@ -115,38 +130,53 @@ void RankThreads::Run(const std::function<void(int)>& body) {
   while (state_->running > 0) state_->changed.Wait(&state_->mutex);
 }
 
-RankedSlice::RankedSlice(int ranks, int threads)
-    : group_(ranks, kPatience),
-      ranks_(static_cast<size_t>(ranks)),
-      threads_(ranks) {
-  for (Rank& rank : ranks_) {
-    rank.device = NewCpuDevice(std::max(1, threads / ranks));
-  }
-}
-
 StatusOr<std::unique_ptr<StageSlice>> RankedSlice::Build(
     const SliceOptions& options, const BuildOne& build) {
   if (options.ranks == 1) return build(options);
-  BATON_RETURN_IF_ERROR(CheckRanks({}, options.ranks));
-  if (options.device->kind() != DeviceKind::kCpu) {
-    return Unimplemented("{} ranks on {}, they share CPUs only", options.ranks,
-                         Name(options.device->kind()));
-  }
-  std::unique_ptr<RankedSlice> slice(
-      new RankedSlice(options.ranks, PoolOf(*options.stream).threads()));
+  BATON_RETURN_IF_ERROR(CheckRanks({}, options.ranks, options.device->kind()));
+  std::unique_ptr<RankedSlice> slice(new RankedSlice(options.ranks));
+  BATON_RETURN_IF_ERROR(slice->Open(options));
   BATON_RETURN_IF_ERROR(slice->Load(options, build));
   return std::unique_ptr<StageSlice>(std::move(slice));
+}
+
+Status RankedSlice::Open(const SliceOptions& options) {
+  const bool host = options.device->kind() == DeviceKind::kCpu;
+  if (!host && options.rank_devices.size() + 1 != ranks_.size()) {
+    return InvalidArgument(
+        "{} ranks on {} GPUs: name a GPU for each, as cuda:0+1 does",
+        ranks_.size(), options.rank_devices.size() + 1);
+  }
+  std::vector<Device*> devices;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (host) {
+      const int threads = PoolOf(*options.stream).threads();
+      rank.own_device = NewCpuDevice(std::max(1, threads / options.ranks));
+    }
+    rank.device = host     ? rank.own_device.get()
+                  : i == 0 ? options.device
+                           : options.rank_devices[i - 1];
+    rank.stream = options.stream;  // of the first GPU: results are ready on it
+    if (host || i > 0) {
+      BATON_ASSIGN_OR_RETURN(rank.own_stream, rank.device->NewStream());
+      rank.stream = rank.own_stream.get();
+    }
+    devices.push_back(rank.device);
+  }
+  BATON_ASSIGN_OR_RETURN(group_, NewRankGroup(devices, kPatience));
+  threads_ = std::make_unique<RankThreads>(options.ranks);
+  return OkStatus();
 }
 
 Status RankedSlice::Load(const SliceOptions& options, const BuildOne& build) {
   return ForRanks([&](int index) -> Status {
     Rank& rank = ranks_[static_cast<size_t>(index)];
-    BATON_ASSIGN_OR_RETURN(rank.stream, rank.device->NewStream());
     SliceOptions one = options;
     one.ranks = 1;
-    one.tp = &group_.rank(index);
-    one.device = rank.device.get();
-    one.stream = rank.stream.get();
+    one.tp = &group_->rank(index);
+    one.device = rank.device;
+    one.stream = rank.stream;
     // Ranks load alike: the first one's progress is the stage's.
     if (index > 0) one.progress = nullptr;
     BATON_ASSIGN_OR_RETURN(rank.slice, build(one));
@@ -155,18 +185,22 @@ Status RankedSlice::Load(const SliceOptions& options, const BuildOne& build) {
 }
 
 Status RankedSlice::ForRanks(const std::function<Status(int)>& body) {
-  threads_.Run([&](int index) {
+  threads_->Run([&](int index) {
     // The others may be waiting for this one.
-    if (Status status = body(index); !status.ok()) group_.Abort(status);
+    if (Status status = body(index); !status.ok()) group_->Abort(status);
   });
-  return group_.Renew();
+  return group_->Renew();
 }
 
 StatusOr<VisitResult> RankedSlice::Run(const VisitArgs& args) {
   VisitResult first;
+  // What the visit reads is there when the first rank's stream is.
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Event> ready,
+                         ranks_[0].stream->Record());
   BATON_RETURN_IF_ERROR(ForRanks([&](int index) -> Status {
-    BATON_ASSIGN_OR_RETURN(VisitResult result,
-                           ranks_[static_cast<size_t>(index)].slice->Run(args));
+    Rank& rank = ranks_[static_cast<size_t>(index)];
+    if (index > 0) BATON_RETURN_IF_ERROR(rank.stream->WaitFor(*ready));
+    BATON_ASSIGN_OR_RETURN(VisitResult result, rank.slice->Run(args));
     if (index == 0) first = std::move(result);
     return OkStatus();
   }));

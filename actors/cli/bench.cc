@@ -96,15 +96,15 @@ class Bench {
                                                 : WeightsCheck::kStrict));
     BATON_ASSIGN_OR_RETURN(const DeviceKind kind,
                            ParseDeviceKind(flags_.devices[0]));
-    BATON_RETURN_IF_ERROR(CheckRanks(model_.tensors, flags_.tp));
+    BATON_RETURN_IF_ERROR(CheckRanks(model_.tensors, flags_.tp, kind));
     bytes_ = CountBytes(model_.info, model_.tensors, dtype, kind, flags_.tp);
     for (int stages : flags_.stages) {
       BATON_RETURN_IF_ERROR(AddPipeline(stages, dtype));
     }
-    BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
-                           OpenDevice(flags_.devices[0], flags_.threads));
+    BATON_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices,
+                           OpenDevices(flags_.devices[0], flags_.threads));
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<ReadRate> read_rate,
-                           ReadRate::Of(*device, flags_.threads));
+                           ReadRate::Of(*devices[0], flags_.threads));
     for (int round = 0; round < flags_.rounds; ++round) {
       for (Contestant& c : contestants_) {
         BATON_ASSIGN_OR_RETURN(const double before, read_rate->Measure());
@@ -217,10 +217,12 @@ class Bench {
     for (size_t i = 0; i < flags_.devices.size(); ++i) {
       const std::string& name = flags_.devices[i];
       if (i >= static_cast<size_t>(stages) || name == "cpu") continue;
-      BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
-                             OpenDevice(name, 1));
-      BATON_ASSIGN_OR_RETURN(const int64_t free, device->FreeBytes());
-      bytes += free;
+      BATON_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Device>> devices,
+                             OpenDevices(name, 1));
+      for (const std::unique_ptr<Device>& device : devices) {
+        BATON_ASSIGN_OR_RETURN(const int64_t free, device->FreeBytes());
+        bytes += free;
+      }
     }
     return bytes;
   }

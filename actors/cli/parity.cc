@@ -145,8 +145,10 @@ class Parity {
     BATON_ASSIGN_OR_RETURN(std::vector<Placement> placements,
                            ParityPlacements(model, bytes, route, flags_.pp));
     placements = WithRanks(placements, flags_.tp);
+    BATON_ASSIGN_OR_RETURN(const DeviceKind kind,
+                           ParseDeviceKind(flags_.devices[0]));
     for (int tp : flags_.tp) {
-      BATON_RETURN_IF_ERROR(CheckRanks(model.tensors, tp));
+      BATON_RETURN_IF_ERROR(CheckRanks(model.tensors, tp, kind));
     }
     cases_ = ParityRequests(model, golden_, flags_.max_tokens);
     baseline_.clear();

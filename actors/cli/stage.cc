@@ -97,8 +97,8 @@ class Host {
     service_ = StageService::New(flags_.name, flags_.checkpoint);
     StageOptions options;
     options.name = flags_.name;
-    BATON_ASSIGN_OR_RETURN(options.device,
-                           OpenDevice(flags_.device, flags_.threads));
+    BATON_ASSIGN_OR_RETURN(options.devices,
+                           OpenDevices(flags_.device, flags_.threads));
     options.kernels = &kernels_;
     BATON_ASSIGN_OR_RETURN(options.gpu_path, ParseGpuPath(flags_.gpu_path));
     options.make_data_plane = [this](DataPlaneEvents events) {

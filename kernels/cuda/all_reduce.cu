@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/all_reduce.h"
-
 #include <algorithm>
 
+#include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/rank_links.cuh"
 
@@ -50,7 +49,8 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   SendRows<kVectors>(call, args.partial, args.rows, n);
   call.Meet();
   const auto* other = reinterpret_cast<const float*>(call.In());
-  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x, other += n) {
+  for (int64_t row = blockIdx.x; row < args.rows;
+       row += gridDim.x, other += n) {
     T* out = static_cast<T*>(args.out) + row * args.out_stride;
     for (int64_t at = 8 * static_cast<int64_t>(threadIdx.x); at < n;
          at += 8 * static_cast<int64_t>(blockDim.x)) {
@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   SendRows<kVectors>(call, args.partial, norm.rows, n);
   call.Meet();
   const auto* other = reinterpret_cast<const float*>(call.In());
-  for (int64_t row = blockIdx.x; row < norm.rows; row += gridDim.x, other += n) {
+  for (int64_t row = blockIdx.x; row < norm.rows;
+       row += gridDim.x, other += n) {
     auto* residual =
         static_cast<uint16_t*>(norm.residual) + row * norm.residual_stride;
     work.Load(residual);

@@ -55,9 +55,10 @@ Status Reach(int from, int to) {
   BATON_RETURN_IF_ERROR(
       CudaStatus(cudaDeviceCanAccessPeer(&can, from, to), "ranks"));
   if (can == 0) {
-    return Unimplemented("GPU {} cannot reach the memory of GPU {}: they cannot "
-                         "be ranks of one stage",
-                         from, to);
+    return Unimplemented(
+        "GPU {} cannot reach the memory of GPU {}: they cannot "
+        "be ranks of one stage",
+        from, to);
   }
   BATON_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(from), "ranks"));
   const cudaError_t error = cudaDeviceEnablePeerAccess(to, 0);
@@ -102,10 +103,10 @@ class Ranks final : public RankGroup {
     const auto& [a, b] = ranks->memory_;
     BATON_RETURN_IF_ERROR(Reach(a.gpu, b.gpu));
     BATON_RETURN_IF_ERROR(Reach(b.gpu, a.gpu));
-    BATON_RETURN_IF_ERROR(CudaStatus(
-        cudaHostAlloc(reinterpret_cast<void**>(&ranks->words_),
-                      sizeof(RankWords), cudaHostAllocPortable),
-        "ranks"));
+    BATON_RETURN_IF_ERROR(
+        CudaStatus(cudaHostAlloc(reinterpret_cast<void**>(&ranks->words_),
+                                 sizeof(RankWords), cudaHostAllocPortable),
+                   "ranks"));
     *ranks->words_ = {};
     return std::unique_ptr<RankGroup>(std::move(ranks));
   }

@@ -19,7 +19,7 @@ class RankCall {
   __device__ __forceinline__ std::byte* Out() const {
     return links_.other + Slot();
   }
-  __device__ __forceinline__ const std::byte* In() const {
+  __device__ const __forceinline__ std::byte* In() const {
     return links_.mine + Slot();
   }
 

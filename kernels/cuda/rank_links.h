@@ -23,11 +23,11 @@ struct RankWords {
 };
 
 struct RankLinks {
-  std::byte* mine = nullptr;           // slots [kRankBlocks][2] for this rank
-  std::byte* other = nullptr;          // and for the other one
-  uint32_t* my_flags = nullptr;        // [kRankBlocks]: calls of the other rank
-  uint32_t* other_flags = nullptr;     // and the other one's
-  uint32_t* calls = nullptr;           // [kRankBlocks]: calls of this rank
+  std::byte* mine = nullptr;        // slots [kRankBlocks][2] for this rank
+  std::byte* other = nullptr;       // and for the other one
+  uint32_t* my_flags = nullptr;     // [kRankBlocks]: calls of the other rank
+  uint32_t* other_flags = nullptr;  // and the other one's
+  uint32_t* calls = nullptr;        // [kRankBlocks]: calls of this rank
   const RankWords* words = nullptr;
   uint64_t patience_ns = 0;  // then the GPU's context breaks
 };

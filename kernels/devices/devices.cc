@@ -23,14 +23,15 @@ constexpr std::string_view kCudaPrefix = "cuda:";
 StatusOr<std::vector<int>> CudaOrdinals(const std::string& name) {
   if (name == "cuda") return std::vector<int>{0};
   std::vector<int> ordinals;
-  for (const std::string_view part :
-       absl::StrSplit(name.substr(kCudaPrefix.size()), '+')) {
+  const std::vector<std::string> parts =
+      absl::StrSplit(name.substr(kCudaPrefix.size()), '+');
+  for (const std::string& part : parts) {
     int ordinal = 0;
     const char* end = part.data() + part.size();
     const auto [at, error] = std::from_chars(part.data(), end, ordinal);
     if (error != std::errc() || at != end || ordinal < 0) {
       return InvalidArgument("device {}: {} is no number of a GPU", name,
-                             part.empty() ? "nothing" : part);
+                             part.empty() ? "nothing" : part.c_str());
     }
     ordinals.push_back(ordinal);
   }

@@ -178,8 +178,7 @@ class WeightScope {
   // Declares; the declaration, if there is something to load.
   const TensorDecl* Declare(TensorDecl decl) const;
   // Zeroed memory for a packed matrix; without memory a failure.
-  PackedWeight NewPacked(int64_t n, int64_t k, int leaves,
-                                       int halves) const;
+  PackedWeight NewPacked(int64_t n, int64_t k, int leaves, int halves) const;
 
   WeightLoader* loader_;
   TensorOwner owner_;

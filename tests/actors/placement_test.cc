@@ -315,7 +315,8 @@ void ExpectPredicted(const std::string& device_name,
 
     KernelRegistry kernels;
     ASSERT_TRUE(RegisterKernels(kernels).ok());
-    std::unique_ptr<Device> device = OpenDevice(device_name, 1).value();
+    const std::unique_ptr<Device> device =
+        std::move(OpenDevices(device_name, 1).value()[0]);
     StatusOr<std::unique_ptr<Stream>> stream = device->NewStream();
     ASSERT_THAT(stream, IsOk());
     std::unique_ptr<WeightSource> weights = NewRandomWeights(1);
@@ -389,7 +390,7 @@ TEST(CountBytesTest, MatchesWhatRanksAllocateTogether) {
 }
 
 TEST(CountBytesTest, MatchesWhatLoadingAllocatesOnAGpu) {
-  if (!OpenDevice("cuda", 1).ok()) GTEST_SKIP() << "no GPU";
+  if (!OpenDevices("cuda", 1).ok()) GTEST_SKIP() << "no GPU";
   ExpectPredicted("cuda", {"apertus", "arcee", "nanbeige"});
 }
 

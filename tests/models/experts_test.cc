@@ -92,7 +92,7 @@ KernelRegistry Only() {
 TEST(MixtralTest, IsNotBuiltWhereExpertsHaveNoKernels) {
   const TinyCheckpoint tiny = TinyCheckpoint::Open("mixtral");
   const KernelRegistry dense =
-      Only<PackMatrix, Matmul, RmsNorm, AddRmsNorm, Add, SiluMul, Embedding,
+      Only<PackMatrix, Matmul, RmsNorm, AddRmsNorm, AllReduceAddRmsNorm, Add, SiluMul, Embedding,
            RotateAndStore, PagedAttention, Sample>();
   const Status status =
       tiny.decoder

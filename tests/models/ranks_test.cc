@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "models/ranked_slice.h"
+#include "runtime/transport/inproc_collective.h"
 #include "tests/models/cuts.h"
 #include "tests/models/fake_weights.h"
 
@@ -171,6 +172,21 @@ TEST_F(RanksOfTest, AStageRefuseWhatDoesNotDivide) {
     EXPECT_THAT(Message(built.status()), HasSubstr(c.what));
     EXPECT_EQ(CheckRanks(shared.tensors, c.ranks), built.status());
   }
+}
+
+TEST(RanksOfGpusTest, TwoShareInputsInHalvesOfWholeGroups) {
+  const Shared shared("arcee", {{"head_dim", 32}});
+  const DeviceKind cuda = DeviceKind::kCuda;
+  EXPECT_TRUE(CheckRanks(shared.tensors, 2, cuda).ok());
+  const Status four = CheckRanks(shared.tensors, 4, cuda);
+  EXPECT_EQ(four.code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(Message(four), HasSubstr("4 ranks on GPUs"));
+  // 8 heads of 24: 192 inputs of the output projection.
+  const Shared odd("arcee", {{"head_dim", 24}});
+  EXPECT_TRUE(CheckRanks(odd.tensors, 2).ok());
+  const Status halves = CheckRanks(odd.tensors, 2, cuda);
+  EXPECT_EQ(halves.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(halves), HasSubstr("192 inputs are no multiple of 128"));
 }
 
 TEST_F(RanksOfTest, AStageRefuseLayersThatRunOnOne) {
