@@ -107,8 +107,9 @@ static __global__ void __launch_bounds__(kPlainThreads)
       if (d >= head_dim) break;
       float part = 0;
       for (int t = 0; t < count; ++t) {
+        const int token = begin + t;
         const uint16_t* value =
-            page_of(begin + t) + values_at + d * kPageTokens + t % kPageTokens;
+            page_of(token) + values_at + d * kPageTokens + token % kPageTokens;
         part = fmaf(weights[t], FromBf16(Load2(value)), part);
       }
       total[i] = fmaf(total[i], factor, part);
