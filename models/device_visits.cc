@@ -392,7 +392,9 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
         parts_.device->Copy(recorded.stream.view().data(), args.stream.data(),
                             args.stream.bytes(), *parts_.stream));
   }
+  BATON_RETURN_IF_ERROR(parts_.tp->Meet());
   BATON_RETURN_IF_ERROR(recorded.graph->Launch());
+  BATON_RETURN_IF_ERROR(parts_.tp->Meet());
   VisitResult result;
   if (!recorded.result.stream.empty()) {
     const View out = recorded.result.stream.view().Rows(0, rows);

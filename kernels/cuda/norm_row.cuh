@@ -40,7 +40,8 @@ class NormRow {
       held_[v] = LoadEight<kVectors>(row, At(v), n_);
     }
   }
-  // row = held = cast(held + update); update(at, y) puts eight elements into y.
+  // row = held = cast(held + update); update(v, at, y) puts elements [at, at +
+  // 8) into y, the thread's `v`th such.
   template <typename Update>
   __device__ __forceinline__ void Add(T* row, const Update& update) {
 #pragma unroll
@@ -48,7 +49,7 @@ class NormRow {
       float x[8];
       float y[8];
       Unpack(held_[v], x);
-      update(At(v), y);
+      update(v, At(v), y);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] += y[i];
       held_[v] = PackTo<T>(x);
@@ -83,14 +84,14 @@ class NormRow {
     }
   }
 
- private:
-  static constexpr bool kWeightFirst =
-      kHeld <= 2;  // else no registers are left
-
   __device__ __forceinline__ static int64_t At(int v) {
     return 8 * (static_cast<int64_t>(threadIdx.x) +
                 v * static_cast<int64_t>(blockDim.x));
   }
+
+ private:
+  static constexpr bool kWeightFirst =
+      kHeld <= 2;  // else no registers are left
 
   const uint16_t* weight_;
   int64_t n_;

@@ -223,16 +223,22 @@ void CheckGraphs(Pair& pair) {
 void CheckAbort() {
   Pair pair;
   End& end = pair.ends[0];
+  Collective& rank = pair.group->rank(0);
   const std::vector<float> ones(64, 1.0f);
   const Tensor x = end.Upload(DType::kF32, {1, 64}, ones.data());
   Tensor out = Tensor::Allocate(*end.device, DType::kF32, {1, 64}).value();
-  Expect(pair.group->rank(0).AllReduce(x.view(), out.view(), *end.stream).ok(),
-         "abort: enter");
+  Status alone;
+  std::thread waits(
+      [&] { alone = rank.AllReduce(x.view(), out.view(), *end.stream); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   pair.group->Abort(Internal("the other rank has failed"));
-  Expect(end.stream->Synchronize().ok(), "abort: who waits is let go");
-  Expect(!pair.group->rank(0).AllReduce(x.view(), out.view(), *end.stream).ok(),
-         "abort: who comes is refused");
-  Expect(!pair.group->Renew().ok(), "abort: the group stays ended");
+  waits.join();
+  Expect(!alone.ok(), "abort: who waits is told");
+  Expect(!rank.AllReduce(x.view(), out.view(), *end.stream).ok(),
+         "abort: who comes is told");
+  Expect(!pair.group->Renew().ok() && !rank.Meet().ok(),
+         "abort: the group stays ended");
+  Expect(end.stream->Synchronize().ok(), "abort: the GPU is not held up");
 }
 
 // The mean time of a call in a graph of many, in microseconds.
