@@ -20,6 +20,7 @@ Status MatmulCuda(const Matmul::Args& args, Stream& stream);
 Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream);
 Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream);
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream);
+Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream);
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
 Status AddCuda(const Add::Args& args, Stream& stream);

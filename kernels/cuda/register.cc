@@ -14,6 +14,7 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<RouteTopK>(kCuda, kType, &cuda::RouteTopKCuda);
   registry.Add<GroupedMatmul>(kCuda, kType, &cuda::GroupedMatmulCuda);
   registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
+  registry.Add<RouteGrouped>(kCuda, kType, &cuda::RouteGroupedCuda);
   registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
   registry.Add<Add>(kCuda, kType, &cuda::AddCuda);

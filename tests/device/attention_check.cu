@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the row, expert, attention and sampling kernels on a device against
-// plain loops, and times them. Exits non-zero when a check fails.
+// Checks the row, expert, attention, state and sampling kernels on a device
+// against plain loops, and times them. Exits non-zero when a check fails.
 //
-//   attention_check [check|bench|rows|experts|rotate|decode|prompt|sample|
-//                    experts_bench|sanitize]
+//   attention_check [check|bench|rows|experts|rotate|decode|prompt|
+//                    sample|experts_bench|sanitize]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -44,6 +44,7 @@ void CheckFew() {
   }
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);
+  CheckRouteGroupedCase({9, 40, 4, 4, 2});
   CheckCombineCase(3, 2, 100, 4);
   CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false});
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
