@@ -6,6 +6,7 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/delta_attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
@@ -21,6 +22,9 @@ Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream);
 Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream);
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream);
 Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream);
+Status ShortConvCuda(const ShortConv::Args& args, Stream& stream);
+Status DeltaRuleCuda(const DeltaRule::Args& args, Stream& stream);
+Status GatedRmsNormCuda(const GatedRmsNorm::Args& args, Stream& stream);
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
 Status AddCuda(const Add::Args& args, Stream& stream);

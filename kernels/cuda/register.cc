@@ -15,6 +15,9 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<GroupedMatmul>(kCuda, kType, &cuda::GroupedMatmulCuda);
   registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
   registry.Add<RouteGrouped>(kCuda, kType, &cuda::RouteGroupedCuda);
+  registry.Add<ShortConv>(kCuda, kType, &cuda::ShortConvCuda);
+  registry.Add<DeltaRule>(kCuda, kType, &cuda::DeltaRuleCuda);
+  registry.Add<GatedRmsNorm>(kCuda, kType, &cuda::GatedRmsNormCuda);
   registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
   registry.Add<Add>(kCuda, kType, &cuda::AddCuda);

@@ -2,8 +2,8 @@
 // Checks the row, expert, attention, state and sampling kernels on a device
 // against plain loops, and times them. Exits non-zero when a check fails.
 //
-//   attention_check [check|bench|rows|experts|rotate|decode|prompt|
-//                    sample|experts_bench|sanitize]
+//   attention_check [check|bench|rows|experts|delta|rotate|decode|
+//                    prompt|sample|experts_bench|sanitize]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 
 #include "tests/device/attention_bench.cuh"
 #include "tests/device/check_attention.cuh"
+#include "tests/device/check_delta.cuh"
 #include "tests/device/check_experts.cuh"
 #include "tests/device/check_grouped_prompt.cuh"
 #include "tests/device/check_rotate.cuh"
@@ -50,6 +51,10 @@ void CheckFew() {
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
+  CheckConvCase({40, 4, 8}, {1, 9, 35});
+  CheckDeltaCase({128, 1, 8}, {1, 9, 20});
+  CheckDeltaCase({20, 2, 5}, {1, 9, 20});
+  CheckGatedNormCase(3, 2, 128, 8);
   CheckSampleCase(Logits::kPeaked, 1003, 1003);
   CheckSampleCase(Logits::kFlat, 8192, 8196);
 }
@@ -81,6 +86,7 @@ int main(int argc, char** argv) {
   run("rows", &baton::check::CheckRows);
   run("experts", &baton::check::CheckExperts);
   run("experts", &baton::check::CheckGroupedPrompts);
+  run("delta", &baton::check::CheckDelta);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);
   run("prompt", &baton::check::CheckPrompt);
