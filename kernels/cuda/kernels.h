@@ -8,6 +8,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/delta_attention.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/latent_attention.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/norm.h"
@@ -25,6 +26,9 @@ Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream);
 Status ShortConvCuda(const ShortConv::Args& args, Stream& stream);
 Status DeltaRuleCuda(const DeltaRule::Args& args, Stream& stream);
 Status GatedRmsNormCuda(const GatedRmsNorm::Args& args, Stream& stream);
+Status HeadMatmulCuda(const HeadMatmul::Args& args, Stream& stream);
+Status LatentWriteCuda(const LatentWrite::Args& args, Stream& stream);
+Status LatentAttentionCuda(const LatentAttention::Args& args, Stream& stream);
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
 Status AddCuda(const Add::Args& args, Stream& stream);

@@ -18,6 +18,9 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<ShortConv>(kCuda, kType, &cuda::ShortConvCuda);
   registry.Add<DeltaRule>(kCuda, kType, &cuda::DeltaRuleCuda);
   registry.Add<GatedRmsNorm>(kCuda, kType, &cuda::GatedRmsNormCuda);
+  registry.Add<HeadMatmul>(kCuda, kType, &cuda::HeadMatmulCuda);
+  registry.Add<LatentWrite>(kCuda, kType, &cuda::LatentWriteCuda);
+  registry.Add<LatentAttention>(kCuda, kType, &cuda::LatentAttentionCuda);
   registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
   registry.Add<Add>(kCuda, kType, &cuda::AddCuda);

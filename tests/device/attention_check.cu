@@ -2,8 +2,8 @@
 // Checks the row, expert, attention, state and sampling kernels on a device
 // against plain loops, and times them. Exits non-zero when a check fails.
 //
-//   attention_check [check|bench|rows|experts|delta|rotate|decode|
-//                    prompt|sample|experts_bench|sanitize]
+//   attention_check [check|bench|rows|experts|delta|latent|rotate|decode|
+//                    prompt|sample|experts_bench|kimi_bench|sanitize]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,10 +14,12 @@
 #include "tests/device/check_delta.cuh"
 #include "tests/device/check_experts.cuh"
 #include "tests/device/check_grouped_prompt.cuh"
+#include "tests/device/check_latent.cuh"
 #include "tests/device/check_rotate.cuh"
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
 #include "tests/device/experts_bench.cuh"
+#include "tests/device/kimi_bench.cuh"
 
 // Every kernel on few shapes, for compute-sanitizer.
 void CheckFew() {
@@ -55,6 +57,12 @@ void CheckFew() {
   CheckDeltaCase({128, 1, 8}, {1, 9, 20});
   CheckDeltaCase({20, 2, 5}, {1, 9, 20});
   CheckGatedNormCase(3, 2, 128, 8);
+  CheckHeadCase({2, 40, 72, 8});
+  CheckHeadCase({2, 28, 20, 0});
+  CheckLatentWriteCase(512, 64, 8);
+  CheckLatentDecodeCase({512, 64, 5, 8}, {1, 65, 200});
+  CheckLatentPromptCase({512, 64, 5, 8}, {65});
+  CheckLatentDecodeCase({24, 6, 2, 4}, {1, 65, 200});
   CheckSampleCase(Logits::kPeaked, 1003, 1003);
   CheckSampleCase(Logits::kFlat, 8192, 8196);
 }
@@ -87,12 +95,14 @@ int main(int argc, char** argv) {
   run("experts", &baton::check::CheckExperts);
   run("experts", &baton::check::CheckGroupedPrompts);
   run("delta", &baton::check::CheckDelta);
+  run("latent", &baton::check::CheckLatent);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);
   run("prompt", &baton::check::CheckPrompt);
   run("sample", &baton::check::CheckSample);
   if (filter.empty() || filter == "bench") baton::check::Bench();
   if (filter.empty() || filter == "experts_bench") baton::check::BenchExperts();
+  if (filter.empty() || filter == "kimi_bench") baton::check::BenchKimi();
   const baton::check::Results& results = baton::check::TheResults();
   std::printf("%d checks, %d failed\n", results.checks, results.failures);
   return results.failures == 0 ? 0 : 1;
