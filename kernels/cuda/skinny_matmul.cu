@@ -126,8 +126,12 @@ bool FitTogether(const SkinnyWeight& weight, const SkinnyArgs& args) {
   }
   if (args.m == 0) return true;
   if (args.x == nullptr || args.out == nullptr) return false;
-  if (args.m > 1 && (args.ldx < weight.k || args.ldo < weight.n)) return false;
-  return weight.plain || (IsAligned(args.x, 16) && args.ldx % 8 == 0);
+  return args.m == 1 || (args.ldx >= weight.k && args.ldo >= weight.n);
+}
+
+// Whether the copy engine can bring rows of x.
+bool SuitsCopies(const SkinnyArgs& args) {
+  return IsAligned(args.x, 16) && args.ldx % 8 == 0;
 }
 
 cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
@@ -234,8 +238,9 @@ cudaError_t SkinnyMatmul(const SkinnyWeight& weight, const SkinnyArgs& args,
                            .out_type = args.out_type,
                            .activation = args.activation,
                            .xielu = args.xielu};
-  return weight.plain ? LaunchPlain(weight, args, sink, stream)
-                      : LaunchHopper(weight, args, sink, stream);
+  return weight.plain || !SuitsCopies(args)
+             ? LaunchPlain(weight, args, sink, stream)
+             : LaunchHopper(weight, args, sink, stream);
 }
 
 }  // namespace baton::cuda

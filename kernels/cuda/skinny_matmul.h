@@ -4,8 +4,9 @@
 // bf16 operands, fp32 accumulation, one rounding at the end. K is cut into
 // SkinnyLeaves(k) leaves of whole groups of 64; inside a leaf products
 // accumulate in order, and leaves are combined by a balanced binary tree. The
-// bits of an output element depend on the shape of the weight, its row of x and
-// its row of W alone: never on the number of rows, the tuning or the grid.
+// bits of an output element depend on the shape of the weight, the alignment of
+// x, its row of x and its row of W alone: never on the number of rows, the
+// tuning or the grid.
 #pragma once
 
 #include <cuda.h>
@@ -67,11 +68,13 @@ struct SkinnyTuning {
 };
 
 struct SkinnyArgs {
-  const void* x;  // bf16 [m, k], 16-byte aligned
-  int64_t m;      // 0 to 64
-  int64_t ldx;    // elements, multiple of 8
-  void* out;      // [m, n]; must not alias x
-  int64_t ldo;    // elements
+  // bf16 [m, k]. Unless 16-byte aligned, with rows a multiple of 8 elements
+  // apart, it does not suit the copy engine: the plain kernel takes it.
+  const void* x;
+  int64_t m;    // 0 to 64
+  int64_t ldx;  // elements
+  void* out;    // [m, n]; must not alias x
+  int64_t ldo;  // elements
   SkinnyOut out_type = SkinnyOut::kBf16;
   SkinnyActivation activation = SkinnyActivation::kNone;
   XieluConstants xielu = {};
