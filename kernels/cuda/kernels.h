@@ -22,6 +22,7 @@ Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream);
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream);
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
+Status RmsNormAddCuda(const RmsNormAdd::Args& args, Stream& stream);
 Status AllReduceAddRmsNormCuda(const AllReduceAddRmsNorm::Args& args,
                                Stream& stream);
 Status AddCuda(const Add::Args& args, Stream& stream);

@@ -23,6 +23,7 @@ void CheckFew() {
   using namespace baton::check;
   for (const int64_t hidden : {100, 4096}) {
     CheckNorms(3, hidden, 8);
+    CheckNormAdds(3, hidden, 8);
     CheckActivations(3, hidden, 8);
     CheckLookUp(3, hidden, 8);
     CheckWideStream(3, hidden, 8);
