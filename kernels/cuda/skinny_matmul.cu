@@ -124,9 +124,12 @@ bool FitTogether(const SkinnyWeight& weight, const SkinnyArgs& args) {
       args.out_type != SkinnyOut::kBf16) {
     return false;
   }
+  const bool gated = IsGated(args.activation);
+  if (gated && !TakesGates(weight)) return false;
   if (args.m == 0) return true;
   if (args.x == nullptr || args.out == nullptr) return false;
-  if (args.m > 1 && (args.ldx < weight.k || args.ldo < weight.n)) return false;
+  const int64_t columns = gated ? weight.n / 2 : weight.n;
+  if (args.m > 1 && (args.ldx < weight.k || args.ldo < columns)) return false;
   return weight.plain || (IsAligned(args.x, 16) && args.ldx % 8 == 0);
 }
 
@@ -189,7 +192,9 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
       EncodeMap(args.x, args.m, weight.k, std::max(args.ldx, weight.k),
                 variant->tokens, kSkinnyGroup, &x_map);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(&config, variant->kernel, weight.map, x_map, work);
+  return cudaLaunchKernelEx(
+      &config, variant->kernel,
+      IsGated(args.activation) ? weight.pairs : weight.map, x_map, work);
 }
 
 }  // namespace
@@ -221,6 +226,11 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   if (error != cudaSuccess) return error;
   error = EncodeMap(w, n, k, ldw, kBoxRows, kSkinnyGroup, &out->map);
   if (error != cudaSuccess) return error;
+  if (n % 2 == 0) {
+    error = EncodePairMap(w, n / 2, k, ldw, kBoxRows / 2, kSkinnyGroup,
+                          &out->pairs);
+    if (error != cudaSuccess) return error;
+  }
   out->plain = false;
   return cudaSuccess;
 }

@@ -38,6 +38,16 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column,
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
+// The same of a map of pairs (tensor_map.h), from pair `pair` on.
+__device__ inline void CopyPairBox(uint32_t to, const CUtensorMap& map,
+                                   int column, int pair, uint32_t barrier,
+                                   uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::"
+      "bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(pair), "r"(0), "r"(barrier), "l"(policy)
+      : "memory");
+}
 __device__ inline void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
