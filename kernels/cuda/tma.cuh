@@ -83,6 +83,14 @@ __device__ inline float LoadIn(uint32_t address) {
   return v;
 }
 
+__device__ inline float2 LoadPairIn(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(address));
+  return v;
+}
+
 #endif
 
 }  // namespace baton::cuda

@@ -3,7 +3,7 @@
 // plain loops, and times them. Exits non-zero when a check fails.
 //
 //   attention_check [check|bench|rows|experts|rotate|decode|prompt|sample|
-//                    experts_bench|sanitize]
+//                    experts_bench|latency_bench|sanitize]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -43,6 +43,8 @@ void CheckFew() {
     CheckDecodeCase(head_dim, 4, 1, 100);
     CheckPromptCase(head_dim, 4, 1, false, 100);
   }
+  CheckDecodeAhead(64, 300, 1, 0);
+  CheckDecodeAhead(256, 530, 1, 0);
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);
   CheckCombineCase(3, 2, 100, 4);
@@ -87,6 +89,7 @@ int main(int argc, char** argv) {
   run("sample", &baton::check::CheckSample);
   if (filter.empty() || filter == "bench") baton::check::Bench();
   if (filter.empty() || filter == "experts_bench") baton::check::BenchExperts();
+  if (filter == "latency_bench") baton::check::BenchLatency();
   const baton::check::Results& results = baton::check::TheResults();
   std::printf("%d checks, %d failed\n", results.checks, results.failures);
   return results.failures == 0 ? 0 : 1;
