@@ -41,6 +41,8 @@ Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
+Status RmsNormAddCpu(const RmsNormAdd::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
 Status AllReduceAddRmsNormCpu(const AllReduceAddRmsNorm::Args& args,
                               Stream& stream);
 template <typename T, CpuIsa kIsa>

@@ -76,6 +76,12 @@ Status Activate(const Matmul::Args& args, Stream& stream) {
                                 .beta = a.beta,
                                 .eps = a.eps},
                                stream);
+    case MatmulActivation::Kind::kSiluMul:
+      return SiluMulCpu<T, kIsa>({.gate_up = args.product, .out = args.out},
+                                 stream);
+    case MatmulActivation::Kind::kGeluMul:
+      return GeluMulCpu<T, kIsa>({.gate_up = args.product, .out = args.out},
+                                 stream);
   }
   return Internal("matmul: no such activation");
 }
@@ -86,10 +92,12 @@ template <typename T, CpuIsa kIsa>
 Status MatmulCpu(const Matmul::Args& args, Stream& stream) {
   BATON_RETURN_IF_ERROR(CheckMatmul<T>(args));
   if (args.x.dim(0) == 0 || args.weight.n == 0) return OkStatus();
+  Matmul::Args product = args;
+  if (args.activation.IsGated()) product.out = args.product;
   if constexpr (kIsa == CpuIsa::kAmx && std::is_same_v<T, bf16>) {
-    MatmulAmx(args, PoolOf(stream));
+    MatmulAmx(product, PoolOf(stream));
   } else {
-    MatmulBlocks(args, LoopsOf<T>(kIsa), PoolOf(stream));
+    MatmulBlocks(product, LoopsOf<T>(kIsa), PoolOf(stream));
   }
   return Activate<T, kIsa>(args, stream);
 }

@@ -23,12 +23,20 @@ template <typename T>
 [[nodiscard]] Status CheckMatmul(const Matmul::Args& args) {
   ShapeMatch match("matmul");
   match.Match("x", args.x, {"tokens", "k"})
-      .Match("out", args.out, {"tokens", "n"})
+      .Match("out", args.out, {"tokens", "columns"})
       .IsType("x", args.x, kDTypeOf<T>);
+  if (args.activation.IsGated()) {
+    match.Match("product", args.product, {"tokens", "n"})
+        .IsType("product", args.product, kDTypeOf<T>)
+        .IsType("out", args.out, kDTypeOf<T>);
+  }
   BATON_RETURN_IF_ERROR(match.status());
+  const int64_t n = args.activation.IsGated() ? match["n"] : match["columns"];
   return match.Require(args.weight.dtype == kDTypeOf<T>, "weight must be as x")
       .Require(args.weight.k == match["k"], "x must be as wide as the weight")
-      .Require(args.weight.n == match["n"], "out must be as wide as the weight")
+      .Require(args.weight.n == n, "out must be as wide as the weight")
+      .Require(!args.activation.IsGated() || n == 2 * match["columns"],
+               "product must be twice as wide as out")
       .Require(match["k"] > 0, "k must be positive")
       .Require(LeavesFit(args.weight), "leaves must cut k into equal parts")
       .Require(

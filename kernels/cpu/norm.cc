@@ -4,6 +4,7 @@
 #include "kernels/cpu/inner.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/scratch.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/tensor/shape_match.h"
 
@@ -17,12 +18,12 @@ bool IsWide(ConstView stream) {
 }
 
 template <typename T>
-void AddRowOf(const InnerLoops<T>& loops, View stream, ConstView update,
+void AddRowOf(const InnerLoops<T>& loops, View stream, const T* update,
               int64_t row, int64_t n) {
   if (IsWide<T>(stream)) {
-    loops.wide_add(stream.Row<float>(row), update.Row<T>(row), n);
+    loops.wide_add(stream.Row<float>(row), update, n);
   } else {
-    loops.add(stream.Row<T>(row), update.Row<T>(row), n);
+    loops.add(stream.Row<T>(row), update, n);
   }
 }
 
@@ -87,9 +88,34 @@ Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream) {
   const int64_t hidden = match["hidden"];
   const T* weight = args.weight.template Row<T>(0);
   ForRows(stream, match["rows"], 2 * hidden, [&](int64_t row) {
-    AddRowOf(loops, args.stream, args.update, row, hidden);
+    AddRowOf(loops, args.stream, args.update.template Row<T>(row), row, hidden);
     NormRowOf<T>(loops, args.stream, weight, args.out, row, 0, hidden,
                  args.eps);
+  });
+  return OkStatus();
+}
+
+template <typename T, CpuIsa kIsa>
+Status RmsNormAddCpu(const RmsNormAdd::Args& args, Stream& stream) {
+  ShapeMatch match("rms_norm_add");
+  match.Match("update", args.update, {"rows", "hidden"})
+      .Match("weight", args.weight, {"hidden"})
+      .Match("stream", args.stream, {"rows", "hidden"})
+      .IsType("update", args.update, kDTypeOf<T>)
+      .IsType("weight", args.weight, kDTypeOf<T>)
+      .IsType("stream", args.stream,
+              IsWide<T>(args.stream) ? DType::kF32 : kDTypeOf<T>);
+  BATON_RETURN_IF_ERROR(match.status());
+
+  const InnerLoops<T>& loops = LoopsOf<T>(kIsa);
+  const int64_t hidden = match["hidden"];
+  const T* weight = args.weight.template Row<T>(0);
+  ForRows(stream, match["rows"], 2 * hidden, [&](int64_t row) {
+    thread_local Scratch scratch;
+    T* normed = scratch.Get<T>(hidden);
+    loops.rms_norm(args.update.template Row<T>(row), weight, normed, hidden,
+                   args.eps);
+    AddRowOf<T>(loops, args.stream, normed, row, hidden);
   });
   return OkStatus();
 }
@@ -125,13 +151,14 @@ Status AddCpu(const Add::Args& args, Stream& stream) {
   const InnerLoops<T>& loops = LoopsOf<T>(kIsa);
   const int64_t hidden = match["hidden"];
   ForRows(stream, match["rows"], hidden, [&](int64_t row) {
-    AddRowOf(loops, args.stream, args.update, row, hidden);
+    AddRowOf(loops, args.stream, args.update.template Row<T>(row), row, hidden);
   });
   return OkStatus();
 }
 
 BATON_INSTANTIATE_CPU(RmsNormCpu, RmsNorm);
 BATON_INSTANTIATE_CPU(AddRmsNormCpu, AddRmsNorm);
+BATON_INSTANTIATE_CPU(RmsNormAddCpu, RmsNormAdd);
 BATON_INSTANTIATE_CPU(AllReduceAddRmsNormCpu, AllReduceAddRmsNorm);
 BATON_INSTANTIATE_CPU(AddCpu, Add);
 

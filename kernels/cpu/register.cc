@@ -16,6 +16,7 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<CombineExperts>(kCpu, kType, &cpu::CombineExpertsCpu<T>);
   r.Add<RmsNorm>(kCpu, kType, &cpu::RmsNormCpu<T, kIsa>);
   r.Add<AddRmsNorm>(kCpu, kType, &cpu::AddRmsNormCpu<T, kIsa>);
+  r.Add<RmsNormAdd>(kCpu, kType, &cpu::RmsNormAddCpu<T, kIsa>);
   r.Add<AllReduceAddRmsNorm>(kCpu, kType,
                              &cpu::AllReduceAddRmsNormCpu<T, kIsa>);
   r.Add<Add>(kCpu, kType, &cpu::AddCpu<T, kIsa>);

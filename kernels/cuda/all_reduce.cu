@@ -10,10 +10,6 @@ namespace {
 
 constexpr int kGatherThreads = 512;
 
-bool SuitsVectors(const void* p, int64_t stride, int64_t size) {
-  return IsAligned(p, 16) && stride % 8 == 0 && size % 8 == 0;
-}
-
 // Elements [8 t, 8 t + 8), 8 (t + threads), ... of the block's rows go to the
 // other rank, row after row.
 template <bool kVectors>

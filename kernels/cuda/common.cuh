@@ -41,10 +41,11 @@ inline bool HasDependentLaunch() {
 // Launches as a programmatic dependent of the kernel before it in the stream.
 // Every thread of the kernel must call AwaitPreviousGrids, itself or through
 // EnterKernel, before it touches what other kernels write.
+// `cluster`: blocks of a cluster, which divide the grid; 1 before sm_90.
 template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, int threads,
-                   size_t shared_bytes, cudaStream_t stream,
-                   const Arguments&... arguments) {
+cudaError_t LaunchClusters(void (*kernel)(Parameters...), dim3 grid,
+                           int cluster, int threads, size_t shared_bytes,
+                           cudaStream_t stream, const Arguments&... arguments) {
   if (shared_bytes > 48 * 1024) {
     const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
@@ -52,17 +53,26 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, int threads,
                              static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = HasDependentLaunch() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = !HasDependentLaunch() ? 0 : cluster > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, int threads,
+                   size_t shared_bytes, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  return LaunchClusters(kernel, grid, 1, threads, shared_bytes, stream,
+                        arguments...);
 }
 
 [[nodiscard]] constexpr int64_t CeilDiv(int64_t a, int64_t b) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <numbers>
 
 #include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/decode_few.cuh"
 #include "kernels/cuda/decode_kernel.cuh"
 #include "kernels/cuda/plain_attention.cuh"
 
@@ -46,6 +48,7 @@ DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
       .out_stride = args.out_stride,
       .positions = args.positions + first,
       .row_sequence = args.row_sequence + first,
+      .sequences = args.sequences,
       .pages = args.pages,
       .scale_log2 = ScaleLog2(args.scale),
       .rows = static_cast<int>(rows),
@@ -59,8 +62,33 @@ DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
   };
 }
 
+// Blocks of a cluster that shares a unit of a row, so that all fit on the
+// device at once; 1: units are too many for that, or their spans.
+template <int kHeadDim>
+int64_t FewBlocks(const DecodeWork& work) {
+  constexpr int64_t kMaxCluster = 8;
+  if (!HasDependentLaunch() || work.max_spans > kMaxFewSpans) return 1;
+  int64_t blocks = kMaxCluster;
+  while (blocks > 1 && work.rows * work.units * blocks > Multiprocessors()) {
+    blocks /= 2;
+  }
+  return FewSharedBytes<kHeadDim>(work.max_spans, blocks) <=
+                 SharedBytesOfBlock()
+             ? blocks
+             : 1;
+}
+
 template <int kHeadDim>
 cudaError_t LaunchDecode(const DecodeWork& work, cudaStream_t stream) {
+  const int64_t few = FewBlocks<kHeadDim>(work);
+  if (few > 1) {
+    const int shift = std::countr_zero(static_cast<unsigned>(few));
+    return LaunchClusters(
+        &DecodeFewKernel<kHeadDim>, dim3(Blocks(work.rows * work.units * few)),
+        static_cast<int>(few), kFewThreads,
+        static_cast<size_t>(FewSharedBytes<kHeadDim>(work.max_spans, few)),
+        stream, work, shift);
+  }
   const int64_t items = work.rows * work.max_spans * work.units;
   const int64_t blocks = std::min<int64_t>(items, Multiprocessors());
   return Launch(&DecodeKernel<kHeadDim>, dim3(Blocks(blocks)),

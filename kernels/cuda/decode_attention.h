@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/kv_pages.h"
+#include "kernels/ops/batch.h"
 
 namespace baton::cuda {
 
@@ -30,6 +31,9 @@ struct DecodeAttentionArgs {
   int64_t rows, q_heads;
   const int32_t* positions;     // [rows], device
   const int32_t* row_sequence;  // [rows], device; below zero: skip the row
+  // What the visit writes begins at first_position of each sequence; device.
+  // Null: anywhere, so that nothing is read ahead of the grids before.
+  const SequenceRows* sequences;
   KvPages pages;
   float scale;
   // No row has more spans (DecodeSpans). The grid and the scratch depend on it,
@@ -50,10 +54,10 @@ struct DecodeAttentionArgs {
 
 // Zero rows submit nothing. head_dim 64, 128 and 256 with 16-byte aligned rows
 // use the tensor cores where a block may have 227 KB of shared memory; all
-// else, even head_dim up to 256, a plain kernel. Positions, row_sequence and
-// the page table must have been written before the stream's last launch that
-// was not a programmatic dependent (kernels/README.md). invalidValue: a
-// head_dim of neither kind, q_heads not a multiple of kv_heads.
+// else, even head_dim up to 256, a plain kernel. Positions, row_sequence,
+// sequences and the page table must have been written before the stream's last
+// launch that was not a programmatic dependent (kernels/README.md).
+// invalidValue: a head_dim of neither kind, q_heads not a multiple of kv_heads.
 [[nodiscard]] cudaError_t DecodeAttention(const DecodeAttentionArgs& args,
                                           cudaStream_t stream);
 

@@ -19,8 +19,9 @@ struct DecodeWork {
   int64_t q_stride;
   uint16_t* out;  // [rows, q_heads, head_dim]
   int64_t out_stride;
-  const int32_t* positions;     // [rows]
-  const int32_t* row_sequence;  // [rows]
+  const int32_t* positions;       // [rows]
+  const int32_t* row_sequence;    // [rows]
+  const SequenceRows* sequences;  // or null
   KvPages pages;
   float scale_log2;   // scale * log2(e)
   int rows;           // at most kMaxDecodeRows
@@ -77,6 +78,14 @@ struct DecodeStates {
   using Shape = DecodeShape<kHeadDim>;
   float out[Shape::kWarps * kUnitHeads * Shape::kStateStride];
   float2 softmax[Shape::kWarps * kUnitHeads];  // largest score, weight
+
+  // Of a warp's heads: [kUnitHeads][kStateStride], [kUnitHeads].
+  __device__ __forceinline__ float* Out(int warp) {
+    return out + warp * kUnitHeads * Shape::kStateStride;
+  }
+  __device__ __forceinline__ float2* Softmax(int warp) {
+    return softmax + warp * kUnitHeads;
+  }
 };
 
 template <int kHeadDim>
@@ -131,6 +140,14 @@ __device__ __forceinline__ void ReadRows(const DecodeWork& work,
   if (warp == 0) AddUp(work.rows, rows.full_before);
   if (warp == 1) AddUp(work.rows, rows.tails_before);
   __syncthreads();
+}
+
+// The pages of a span of so many tokens that a warp takes: warp, warp + kWarps,
+// ...
+template <int kWarps>
+__device__ __forceinline__ int PagesOf(int tokens, int warp) {
+  const int pages = (tokens + kPage - 1) / kPage;
+  return pages > warp ? (pages - warp + kWarps - 1) / kWarps : 0;
 }
 
 __device__ __forceinline__ void StoreOut(const DecodeWork& work, int row,

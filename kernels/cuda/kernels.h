@@ -31,6 +31,7 @@ Status LatentWriteCuda(const LatentWrite::Args& args, Stream& stream);
 Status LatentAttentionCuda(const LatentAttention::Args& args, Stream& stream);
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
+Status RmsNormAddCuda(const RmsNormAdd::Args& args, Stream& stream);
 Status AllReduceAddRmsNormCuda(const AllReduceAddRmsNorm::Args& args,
                                Stream& stream);
 Status AddCuda(const Add::Args& args, Stream& stream);

@@ -26,37 +26,18 @@ SkinnyActivation KindOf(const MatmulActivation& a) {
       return SkinnyActivation::kRelu2;
     case MatmulActivation::Kind::kXielu:
       return SkinnyActivation::kXielu;
+    case MatmulActivation::Kind::kSiluMul:
+      return SkinnyActivation::kSiluMul;
+    case MatmulActivation::Kind::kGeluMul:
+      return SkinnyActivation::kGeluMul;
   }
   return SkinnyActivation::kNone;
 }
 
-// Runs of generated rows: 64 at a time, whose bits are those of one alone.
-Status Generated(const Matmul::Args& args, const RowRun& run,
-                 Context& context) {
-  BATON_ASSIGN_OR_RETURN(const SkinnyWeight* weight,
-                         context.Skinny(args.weight));
-  for (int64_t i = 0; i < run.rows; i += kSkinnyMaxRows) {
-    const int64_t first = run.first + i;
-    const int64_t rows = std::min(kSkinnyMaxRows, run.rows - i);
-    const ConstView x = args.x.Rows(first, first + rows);
-    const View out = args.out.Rows(first, first + rows);
-    const SkinnyArgs skinny = {.x = x.data(),
-                               .m = rows,
-                               .ldx = x.row_stride(),
-                               .out = out.data(),
-                               .ldo = out.row_stride(),
-                               .out_type = out.dtype() == DType::kF32
-                                               ? SkinnyOut::kF32
-                                               : SkinnyOut::kBf16,
-                               .activation = KindOf(args.activation),
-                               .xielu = XieluOf(args.activation)};
-    BATON_RETURN_IF_ERROR(
-        CudaStatus(SkinnyMatmul(*weight, skinny, context.stream()), "matmul"));
-  }
-  return OkStatus();
-}
-
-Status Activate(View out, const MatmulActivation& a, Stream& stream) {
+// Rows [first, first + rows) of out, of y in their place or in args.product.
+Status Activate(const Matmul::Args& args, const RowRun& run, Stream& stream) {
+  const MatmulActivation& a = args.activation;
+  const View out = args.out.Rows(run.first, run.first + run.rows);
   switch (a.kind) {
     case MatmulActivation::Kind::kNone:
       return OkStatus();
@@ -70,8 +51,52 @@ Status Activate(View out, const MatmulActivation& a, Stream& stream) {
                         .beta = a.beta,
                         .eps = a.eps},
                        stream);
+    case MatmulActivation::Kind::kSiluMul:
+      return SiluMulCuda(
+          {.gate_up = args.product.Rows(run.first, run.first + run.rows),
+           .out = out},
+          stream);
+    case MatmulActivation::Kind::kGeluMul:
+      return GeluMulCuda(
+          {.gate_up = args.product.Rows(run.first, run.first + run.rows),
+           .out = out},
+          stream);
   }
   return Internal("matmul: no such activation");
+}
+// Where y goes that Activate takes further.
+View ProductOf(const Matmul::Args& args) {
+  return args.activation.IsGated() ? args.product : args.out;
+}
+
+// Runs of generated rows: 64 at a time, whose bits are those of one alone.
+Status Generated(const Matmul::Args& args, const RowRun& run, Stream& stream) {
+  Context& context = Context::Of(stream);
+  BATON_ASSIGN_OR_RETURN(const SkinnyWeight* weight,
+                         context.Skinny(args.weight));
+  const bool fused =
+      !args.activation.IsGated() ||
+      (TakesGates(*weight) && SuitsCopies(args.x.data(), args.x.row_stride()));
+  const View to = fused ? args.out : args.product;
+  for (int64_t i = 0; i < run.rows; i += kSkinnyMaxRows) {
+    const int64_t first = run.first + i;
+    const int64_t rows = std::min(kSkinnyMaxRows, run.rows - i);
+    const ConstView x = args.x.Rows(first, first + rows);
+    const View out = to.Rows(first, first + rows);
+    const SkinnyArgs skinny = {
+        .x = x.data(),
+        .m = rows,
+        .ldx = x.row_stride(),
+        .out = out.data(),
+        .ldo = out.row_stride(),
+        .out_type =
+            out.dtype() == DType::kF32 ? SkinnyOut::kF32 : SkinnyOut::kBf16,
+        .activation = fused ? KindOf(args.activation) : SkinnyActivation::kNone,
+        .xielu = XieluOf(args.activation)};
+    BATON_RETURN_IF_ERROR(
+        CudaStatus(SkinnyMatmul(*weight, skinny, context.stream()), "matmul"));
+  }
+  return fused ? OkStatus() : Activate(args, run, stream);
 }
 
 // A part of the inputs of a weight that prompts sum for itself.
@@ -131,12 +156,12 @@ Status PromptByHalves(const Matmul::Args& args, ConstView x, View out,
 
 Status Prompt(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   const ConstView x = args.x.Rows(run.first, run.first + run.rows);
-  const View out = args.out.Rows(run.first, run.first + run.rows);
+  const View out = ProductOf(args).Rows(run.first, run.first + run.rows);
   BATON_RETURN_IF_ERROR(
       args.weight.halves == 2 && out.dtype() == DType::kBF16
           ? PromptByHalves(args, x, out, stream)
           : RunLt(args, x, out, args.weight.k, {}, Context::Of(stream)));
-  return Activate(out, args.activation, stream);
+  return Activate(args, run, stream);
 }
 
 // Whether cuBLASLt can take them: by the shape of the weight and how rows of x
@@ -174,22 +199,29 @@ Status PackMatrixCuda(const PackMatrix::Args& args, Stream& stream) {
 Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
   ShapeMatch match("matmul");
   match.Match("x", args.x, {"tokens", "k"})
-      .Match("out", args.out, {"tokens", "n"})
+      .Match("out", args.out, {"tokens", "columns"})
       .IsType("x", args.x, DType::kBF16);
+  const bool gated = args.activation.IsGated();
+  if (gated) {
+    match.Match("product", args.product, {"tokens", "n"})
+        .IsType("product", args.product, DType::kBF16)
+        .IsType("out", args.out, DType::kBF16);
+  }
   BATON_RETURN_IF_ERROR(match.status());
+  const int64_t n = gated ? match["n"] : match["columns"];
   match.Require(match["k"] == args.weight.k, "k of x and of the weight")
-      .Require(match["n"] == args.weight.n, "n of out and of the weight")
+      .Require(n == args.weight.n, "n of out and of the weight")
+      .Require(!gated || n == 2 * match["columns"], "product has 2 x out")
       .Require(args.weight.dtype == DType::kBF16, "the weight is bf16");
   BATON_RETURN_IF_ERROR(match.status());
-  Context& context = Context::Of(stream);
   if (args.runs.empty()) {
-    return Generated(args, {RowKind::kGenerated, 0, match["tokens"]}, context);
+    return Generated(args, {RowKind::kGenerated, 0, match["tokens"]}, stream);
   }
   for (const RowRun& run : args.runs) {
     BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt &&
                                   TakesPrompts(args.weight, args.x)
                               ? Prompt(args, run, stream)
-                              : Generated(args, run, context));
+                              : Generated(args, run, stream));
   }
   return OkStatus();
 }

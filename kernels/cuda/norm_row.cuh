@@ -26,7 +26,7 @@ class NormRow {
   // May come before the wait for earlier grids: weights are older.
   __device__ __forceinline__ NormRow(const void* weight, int64_t n)
       : weight_(static_cast<const uint16_t*>(weight)), n_(n) {
-    if constexpr (kWeightFirst) {
+    if constexpr (kEarly) {
 #pragma unroll
       for (int v = 0; v < kHeld; ++v) {
         scale_[v] = LoadEight<kVectors>(weight_, At(v), n_);
@@ -59,6 +59,41 @@ class NormRow {
   // out = cast(norm(held)). `scratch`: as BlockSum.
   __device__ __forceinline__ void Store(float eps, uint16_t* out,
                                         float* scratch) {
+    const float factor = Factor(eps, scratch);
+#pragma unroll
+    for (int v = 0; v < kHeld; ++v) {
+      StoreEight<kVectors>(out, At(v), n_, Normed(v, factor));
+    }
+  }
+  // row = cast(row + cast(norm(held))).
+  template <typename R>
+  __device__ __forceinline__ void AddTo(float eps, R* row, float* scratch) {
+    Eight<R> sum[kHeld];
+    if constexpr (kEarly) {
+#pragma unroll
+      for (int v = 0; v < kHeld; ++v) {
+        sum[v] = LoadEight<kVectors>(row, At(v), n_);
+      }
+    }
+    const float factor = Factor(eps, scratch);
+#pragma unroll
+    for (int v = 0; v < kHeld; ++v) {
+      if constexpr (!kEarly) sum[v] = LoadEight<kVectors>(row, At(v), n_);
+      float x[8];
+      float y[8];
+      Unpack(sum[v], x);
+      Unpack(Normed(v, factor), y);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] += y[i];
+      StoreEight<kVectors>(row, At(v), n_, PackTo<R>(x));
+    }
+  }
+
+ private:
+  // Whether what is used last is loaded first; else no registers are left.
+  static constexpr bool kEarly = kHeld <= 2;
+
+  __device__ __forceinline__ float Factor(float eps, float* scratch) const {
     float sum = 0;
 #pragma unroll
     for (int v = 0; v < kHeld; ++v) {
@@ -68,20 +103,16 @@ class NormRow {
       for (int i = 0; i < 8; ++i) sum = fmaf(x[i], x[i], sum);
     }
     const float mean = BlockSum(sum, scratch) / static_cast<float>(n_);
-    const float factor = 1.0f / sqrtf(mean + eps);
+    return 1.0f / sqrtf(mean + eps);
+  }
+  __device__ __forceinline__ uint4 Normed(int v, float factor) const {
+    float x[8];
+    float w[8];
+    Unpack(held_[v], x);
+    Unpack(kEarly ? scale_[v] : LoadEight<kVectors>(weight_, At(v), n_), w);
 #pragma unroll
-    for (int v = 0; v < kHeld; ++v) {
-      float x[8];
-      float w[8];
-      Unpack(held_[v], x);
-      if constexpr (!kWeightFirst) {
-        scale_[v] = LoadEight<kVectors>(weight_, At(v), n_);
-      }
-      Unpack(scale_[v], w);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = w[i] * (x[i] * factor);
-      StoreEight<kVectors>(out, At(v), n_, Pack(x));
-    }
+    for (int i = 0; i < 8; ++i) x[i] = w[i] * (x[i] * factor);
+    return Pack(x);
   }
 
   __device__ __forceinline__ static int64_t At(int v) {

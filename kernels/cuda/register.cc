@@ -23,6 +23,7 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<LatentAttention>(kCuda, kType, &cuda::LatentAttentionCuda);
   registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
+  registry.Add<RmsNormAdd>(kCuda, kType, &cuda::RmsNormAddCuda);
   registry.Add<AllReduceAddRmsNorm>(kCuda, kType,
                                     &cuda::AllReduceAddRmsNormCuda);
   registry.Add<Add>(kCuda, kType, &cuda::AddCuda);

@@ -57,20 +57,21 @@ __device__ __forceinline__ Chunks ChunksOf(const HeadShape& shape, int lane,
   return {a, shape.half, a + shape.half, 2 * shape.half};
 }
 
-// What a lane does for a row, its elements being loaded.
+// What a lane does for a row.
 struct Task {
-  uint16_t* x;           // a head of q or k; of v it is not written
-  const uint16_t* norm;  // its weight, or null
+  uint16_t* x;  // a head of q or k; of v it is not written
   Chunks chunks;
   int kv_head;  // below zero: of q
-  uint4 a, b;
+  bool is_normed;
+  uint4 norm_a, norm_b;  // the head's weight
+  uint4 a, b;            // the head's elements: LoadTask
 };
 
-// Lane `number` of a row; none past shape.tasks.
+// Lane `number` of a row; none past shape.tasks. Reads weights only.
 template <bool kVectors>
-__device__ __forceinline__ Task LoadTask(const RotateAndStoreArgs& args,
-                                         const HeadShape& shape, int64_t row,
-                                         int number) {
+__device__ __forceinline__ Task TaskOf(const RotateAndStoreArgs& args,
+                                       const HeadShape& shape, int64_t row,
+                                       int number) {
   const auto head_dim = static_cast<int>(args.pages.head_dim);
   const auto q_heads = static_cast<int>(args.q_heads);
   const auto kv_heads = static_cast<int>(args.pages.kv_heads);
@@ -85,8 +86,13 @@ __device__ __forceinline__ Task LoadTask(const RotateAndStoreArgs& args,
     }
     task.x = static_cast<uint16_t*>(is_query ? args.q : args.k) + at +
              (is_query ? head : task.kv_head) * head_dim;
-    task.norm =
+    const auto* norm =
         static_cast<const uint16_t*>(is_query ? args.q_norm : args.k_norm);
+    task.is_normed = norm != nullptr;
+    if (task.is_normed) {
+      task.norm_a = LoadEight<kVectors>(norm, task.chunks.a, task.chunks.a_end);
+      task.norm_b = LoadEight<kVectors>(norm, task.chunks.b, task.chunks.b_end);
+    }
   } else if (number < shape.tasks) {
     const int chunk = number - shape.rotate;
     task.kv_head = chunk / shape.value_chunks;
@@ -95,13 +101,16 @@ __device__ __forceinline__ Task LoadTask(const RotateAndStoreArgs& args,
     task.x = const_cast<uint16_t*>(static_cast<const uint16_t*>(args.v)) + at +
              task.kv_head * head_dim;
   }
-  task.a = LoadEight<kVectors>(task.x, task.chunks.a, task.chunks.a_end);
-  task.b = LoadEight<kVectors>(task.x, task.chunks.b, task.chunks.b_end);
   return task;
+}
+template <bool kVectors>
+__device__ __forceinline__ void LoadTask(Task& task) {
+  const Chunks& chunks = task.chunks;
+  task.a = LoadEight<kVectors>(task.x, chunks.a, chunks.a_end);
+  task.b = LoadEight<kVectors>(task.x, chunks.b, chunks.b_end);
 }
 
 // Squares are added per lane, then over the lanes of the head as a tree.
-template <bool kVectors>
 __device__ __forceinline__ void Normalize(const Task& task, int lanes,
                                           int head_dim, float eps,
                                           float (&a)[kChunk],
@@ -117,13 +126,12 @@ __device__ __forceinline__ void Normalize(const Task& task, int lanes,
   }
   const float mean = sum / static_cast<float>(head_dim);
   const float factor = 1.0f / sqrtf(mean + eps);
-  if (task.norm == nullptr) return;
-  const Chunks& chunks = task.chunks;
+  if (!task.is_normed) return;
   float w[kChunk];
-  Unpack(LoadEight<kVectors>(task.norm, chunks.a, chunks.a_end), w);
+  Unpack(task.norm_a, w);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) a[i] = RoundBf16(w[i] * (a[i] * factor));
-  Unpack(LoadEight<kVectors>(task.norm, chunks.b, chunks.b_end), w);
+  Unpack(task.norm_b, w);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) b[i] = RoundBf16(w[i] * (b[i] * factor));
 }
@@ -155,7 +163,7 @@ __device__ __forceinline__ void RotateTask(const RotateAndStoreArgs& args,
   Unpack(task.a, a);
   Unpack(task.b, b);
   if (args.q_norm != nullptr || args.k_norm != nullptr) {
-    Normalize<kVectors>(task, shape.lanes, head_dim, args.eps, a, b);
+    Normalize(task, shape.lanes, head_dim, args.eps, a, b);
   }
   if (chunks.b < chunks.b_end) {
 #pragma unroll
@@ -205,21 +213,26 @@ __device__ __forceinline__ float2 AngleOf(const RotateAndStoreArgs& args,
 
 // ---- Few rows: a block takes part of a row, a task per thread --------------
 
+// Positions, page numbers and with them angles and places are known ahead of
+// the grids before, and so are weights.
 template <bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     RowKernel(RotateAndStoreArgs args, HeadShape shape) {
   __shared__ float2 angles[kMaxHeadDim / 2];  // (cos, sin)
-  EnterKernel();
+  AllowNextGrid();
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t row = blockIdx.x;
   const int number = static_cast<int>(blockIdx.y) * kThreads + thread;
   const int sequence = LoadInt(args.row_sequence + row);
   const int position = LoadInt(args.positions + row);
-  const Task task = LoadTask<kVectors>(args, shape, row, number);
-  if (sequence < 0) return;
-  const Place place = PlaceOf(args.pages, sequence, position);
+  Task task = TaskOf<kVectors>(args, shape, row, number);
+  Place place = {};
+  if (sequence >= 0) place = PlaceOf(args.pages, sequence, position);
   if (thread < shape.half) angles[thread] = AngleOf(args, position, thread);
   __syncthreads();
+  AwaitPreviousGrids();
+  if (sequence < 0) return;
+  LoadTask<kVectors>(task);
   if (number < shape.rotate) {
     RotateTask<kVectors>(args, shape, task, place, angles);
   } else {
@@ -332,8 +345,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = begin; i < kTileRows * shape.rotate; i += step) {
     const int row = i / shape.rotate;
     if (rows.sequence[kTileRows + row] < 0) continue;
-    const Task task =
-        LoadTask<kVectors>(args, shape, first + row, i % shape.rotate);
+    Task task = TaskOf<kVectors>(args, shape, first + row, i % shape.rotate);
+    LoadTask<kVectors>(task);
     const Place place = task.kv_head < 0 ? Place{} : place_of(row);
     RotateTask<kVectors>(args, shape, task, place, angles[row]);
   }
@@ -353,8 +366,9 @@ __global__ void __launch_bounds__(kThreads)
     // Bits of the rows where a page would begin that this one is in.
     const bool is_full = (full >> (row + 1) & 0xffffu) != 0;
     if (is_full || rows.sequence[kTileRows + row] < 0) continue;
-    const Task task =
-        LoadTask<kVectors>(args, shape, first + row, shape.rotate + i % chunks);
+    Task task =
+        TaskOf<kVectors>(args, shape, first + row, shape.rotate + i % chunks);
+    LoadTask<kVectors>(task);
     StoreValues(args.pages, task, place_of(row));
   }
 }

@@ -35,7 +35,9 @@ struct RotateAndStoreArgs {
   KvPages pages;
 };
 
-// The bits of a row depend on that row alone. Zero rows submit nothing.
+// The bits of a row depend on that row alone. Positions, row_sequence and the
+// page table must have been written before the stream's last launch that was
+// not a programmatic dependent (kernels/README.md). Zero rows submit nothing.
 // invalidValue: head_dim odd or above kMaxHeadDim, 2 * num_freqs > head_dim, 1
 // to 3 frequencies where head_dim > 248.
 [[nodiscard]] cudaError_t RotateAndStore(const RotateAndStoreArgs& args,

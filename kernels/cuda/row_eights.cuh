@@ -8,6 +8,11 @@
 
 namespace baton::cuda {
 
+// Whether 16-byte accesses suit a row of `size` at p, of bf16 or f32.
+inline bool SuitsVectors(const void* p, int64_t stride, int64_t size) {
+  return IsAligned(p, 16) && stride % 8 == 0 && size % 8 == 0;
+}
+
 // Of uint16_t, which stands for bf16: packed.
 template <typename T>
 struct EightOf {

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/common.cuh"
-#include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/row_eights.cuh"
 #include "kernels/cuda/row_kernels.h"
 
@@ -17,82 +16,19 @@ constexpr int kFewMapThreads = 64;
 constexpr int64_t kFewMapRows = 8;
 constexpr int64_t kMaxGridY = 65535;
 
-// Whether 16-byte accesses suit a row of `size` at p, of bf16 or f32.
-bool SuitsVectors(const void* p, int64_t stride, int64_t size) {
-  return IsAligned(p, 16) && stride % 8 == 0 && size % 8 == 0;
-}
-
-// ---- Norms -----------------------------------------------------------------
-
-// One block per row.
-template <typename T, bool kVectors, int kHeld, bool kAdd>
-__global__ void __launch_bounds__(kMaxNormThreads)
-    NormKernel(AddRmsNormArgs args) {
-  __shared__ float scratch[kMaxNormThreads / kWarp];
-  AllowNextGrid();
-  NormRow<T, kVectors, kHeld> work(args.weight, args.hidden);
-  AwaitPreviousGrids();
-  const int64_t row = blockIdx.x;
-  auto* residual = static_cast<T*>(args.residual) + row * args.residual_stride;
-  auto* out = static_cast<uint16_t*>(args.out) + row * args.out_stride;
-  work.Load(residual);
-  if constexpr (kAdd) {
-    const auto* update =
-        static_cast<const uint16_t*>(args.update) + row * args.update_stride;
-    work.Add(residual, [&](int /*v*/, int64_t at, float(&y)[8]) {
-      Unpack(LoadEight<kVectors>(update, at, args.hidden), y);
-    });
-  }
-  work.Store(args.eps, out, scratch);
-}
-
-template <typename T, bool kVectors, bool kAdd>
-cudaError_t LaunchHeld(const AddRmsNormArgs& args, cudaStream_t stream) {
-  const int threads = NormThreads(args.hidden);
-  const dim3 grid(Blocks(args.rows));
-  const int64_t held = CeilDiv(CeilDiv(args.hidden, 8), threads);
-  if (held <= 1) {
-    return Launch(&NormKernel<T, kVectors, 1, kAdd>, grid, threads, 0, stream,
-                  args);
-  }
-  if (held <= 2) {
-    return Launch(&NormKernel<T, kVectors, 2, kAdd>, grid, threads, 0, stream,
-                  args);
-  }
-  return Launch(&NormKernel<T, kVectors, 8, kAdd>, grid, threads, 0, stream,
-                args);
-}
-
-template <bool kAdd>
-cudaError_t LaunchNorm(const AddRmsNormArgs& args, bool vectors,
-                       cudaStream_t stream) {
-  if (args.residual_type == StreamType::kF32) {
-    return vectors ? LaunchHeld<float, true, kAdd>(args, stream)
-                   : LaunchHeld<float, false, kAdd>(args, stream);
-  }
-  return vectors ? LaunchHeld<uint16_t, true, kAdd>(args, stream)
-                 : LaunchHeld<uint16_t, false, kAdd>(args, stream);
-}
-
-bool IsNormSize(int64_t hidden) { return hidden > 0 && hidden <= kMaxNormSize; }
-
 // ---- Element by element ----------------------------------------------------
 
 struct AddFunction {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
-// The quick division has no slow path, which would keep elements from being
-// worked on side by side; it is good to 2 ulp of fp32.
 struct SiluMulFunction {
   __device__ float operator()(float gate, float up) const {
-    return __fdividef(gate, 1.0f + expf(-gate)) * up;
+    return SiluMulOf(gate, up);
   }
 };
 struct GeluMulFunction {
-  // erfc of the negated value: 1 + erf(x) would cancel below zero.
   __device__ float operator()(float gate, float up) const {
-    constexpr float kRootOfHalf = 0.70710678f;
-    return gate * 0.5f * erfcf(gate * -kRootOfHalf) * up;
+    return GeluMulOf(gate, up);
   }
 };
 struct Relu2Function {
@@ -295,39 +231,6 @@ cudaError_t LaunchLookUp(const LookUpArgs& args, cudaStream_t stream) {
 }
 
 }  // namespace
-
-cudaError_t AddRmsNormRows(const AddRmsNormArgs& args, cudaStream_t stream) {
-  if (!IsNormSize(args.hidden)) return cudaErrorInvalidValue;
-  if (args.rows == 0) return cudaSuccess;
-  const bool vectors =
-      SuitsVectors(args.residual, args.residual_stride, args.hidden) &&
-      SuitsVectors(args.update, args.update_stride, args.hidden) &&
-      SuitsVectors(args.out, args.out_stride, args.hidden) &&
-      IsAligned(args.weight, 16);
-  return LaunchNorm<true>(args, vectors, stream);
-}
-
-cudaError_t RmsNormRows(const RmsNormArgs& args, cudaStream_t stream) {
-  if (!IsNormSize(args.hidden)) return cudaErrorInvalidValue;
-  if (args.rows == 0) return cudaSuccess;
-  const bool vectors = SuitsVectors(args.x, args.x_stride, args.hidden) &&
-                       SuitsVectors(args.out, args.out_stride, args.hidden) &&
-                       IsAligned(args.weight, 16);
-  const AddRmsNormArgs only_norm = {
-      .residual = const_cast<void*>(args.x),  // not written without an update
-      .residual_stride = args.x_stride,
-      .update = nullptr,
-      .update_stride = 0,
-      .weight = args.weight,
-      .out = args.out,
-      .out_stride = args.out_stride,
-      .rows = args.rows,
-      .hidden = args.hidden,
-      .eps = args.eps,
-      .residual_type = args.x_type,
-  };
-  return LaunchNorm<false>(only_norm, vectors, stream);
-}
 
 cudaError_t AddRows(const AddArgs& args, cudaStream_t stream) {
   return args.residual_type == StreamType::kF32 ? AddTo<float>(args, stream)

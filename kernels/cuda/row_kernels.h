@@ -48,6 +48,21 @@ struct AddRmsNormArgs {
 [[nodiscard]] cudaError_t AddRmsNormRows(const AddRmsNormArgs& args,
                                          cudaStream_t stream);
 
+// residual = cast(residual + cast(norm(update))).
+struct RmsNormAddArgs {
+  const void* update;  // [rows, hidden]
+  int64_t update_stride;
+  const void* weight;  // [hidden]
+  void* residual;      // [rows, hidden] of residual_type; not update
+  int64_t residual_stride;
+  int64_t rows, hidden;
+  float eps;
+  StreamType residual_type = StreamType::kBf16;
+};
+// The bits of RmsNormRows, then AddRows. invalidValue: hidden > kMaxNormSize.
+[[nodiscard]] cudaError_t RmsNormAddRows(const RmsNormAddArgs& args,
+                                         cudaStream_t stream);
+
 struct AddArgs {
   void* residual;  // [rows, hidden] of residual_type, += update, rounded
   int64_t residual_stride;

@@ -95,6 +95,28 @@ Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream) {
                     "add_rms_norm");
 }
 
+Status RmsNormAddCuda(const RmsNormAdd::Args& args, Stream& stream) {
+  ShapeMatch match("rms_norm_add");
+  match.Match("update", args.update, {"rows", "hidden"})
+      .Match("weight", args.weight, {"hidden"})
+      .Match("stream", args.stream, {"rows", "hidden"})
+      .IsType("update", args.update, DType::kBF16)
+      .IsType("weight", args.weight, DType::kBF16)
+      .IsType("stream", args.stream, StreamDType(args.stream));
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(RmsNormAddRows({.update = args.update.data(),
+                                    .update_stride = args.update.row_stride(),
+                                    .weight = args.weight.data(),
+                                    .residual = args.stream.data(),
+                                    .residual_stride = args.stream.row_stride(),
+                                    .rows = match["rows"],
+                                    .hidden = match["hidden"],
+                                    .eps = args.eps,
+                                    .residual_type = StreamTypeOf(args.stream)},
+                                   CudaStreamOf(stream)),
+                    "rms_norm_add");
+}
+
 Status AddCuda(const Add::Args& args, Stream& stream) {
   ShapeMatch match("add");
   match.Match("stream", args.stream, {"rows", "hidden"})

@@ -13,7 +13,7 @@ namespace baton::cuda {
 
 // Where results go, and through what.
 struct SkinnySink {
-  void* out;    // [m, n] bf16 or f32
+  void* out;    // [m, n] bf16 or f32; gated: [m, n / 2] bf16
   int64_t ldo;  // elements
   SkinnyOut out_type;
   SkinnyActivation activation;
@@ -39,6 +39,19 @@ __device__ inline void StoreSum(const SkinnySink& sink, int64_t token,
     sum = XieluOf(RoundToBf16(sum), c.positive, c.negative, c.beta, c.eps);
   }
   static_cast<__nv_bfloat16*>(sink.out)[at] = __float2bfloat16_rn(sum);
+}
+
+// Stores what the sums of a gate and of its other half make of
+// out[token, column].
+__device__ inline void StoreGated(const SkinnySink& sink, int64_t token,
+                                  int64_t column, float gate, float up) {
+  gate = RoundToBf16(gate);
+  up = RoundToBf16(up);
+  const float y = sink.activation == SkinnyActivation::kSiluMul
+                      ? SiluMulOf(gate, up)
+                      : GeluMulOf(gate, up);
+  static_cast<__nv_bfloat16*>(sink.out)[token * sink.ldo + column] =
+      __float2bfloat16_rn(y);
 }
 
 }  // namespace baton::cuda

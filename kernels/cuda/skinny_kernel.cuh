@@ -12,151 +12,14 @@
 // W is on the M side of the tensor cores and tokens are on the N side.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/skinny_epilogue.cuh"
-#include "kernels/cuda/skinny_matmul.h"
-#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/skinny_stages.cuh"
 
 namespace baton::cuda {
 
-inline constexpr int kGroup = static_cast<int>(kSkinnyGroup);
-inline constexpr int kBoxRows = 32;
-inline constexpr int kBoxBytes = kBoxRows * 128;
-
-// What a launch is told besides the maps of W and x.
-struct SkinnyWork {
-  int m, n, k;
-  int leaf_shift;   // log2 of SkinnyLeaves(k)
-  int block_shift;  // log2 of the blocks of a cluster
-  int slots;        // stages in flight per team
-  SkinnySink sink;
-};
-
-// The blocking of one instantiation: a block of kTeams teams of
-// kRowParts * kTokenParts warps, each of 32 rows and kTokenTiles * 8 tokens.
-template <int kRowParts_, int kTokenParts_, int kTokenTiles, int kTeams>
-struct SkinnyTile {
-  static constexpr int kRowParts = kRowParts_;
-  static constexpr int kTokenParts = kTokenParts_;
-  static constexpr int kTeamThreads = 32 * kRowParts * kTokenParts;
-  static constexpr int kThreads = kTeams * kTeamThreads;
-  static constexpr int kMinBlocks = 512 / kThreads;  // 128 registers
-  static constexpr int kRows = kBoxRows * kRowParts;
-  static constexpr int kTokens = 8 * kTokenTiles * kTokenParts;
-  // A stage is boxes of W, then the box of x.
-  static constexpr int kWBytes = kRowParts * kBoxBytes;
-  static constexpr int kStageBytes = kWBytes + kTokens * 128;
-  // Sums of a team: f32 [kTokens][kStride], in place of its stages. The padding
-  // spreads the stores of a fragment over all banks.
-  static constexpr int kStride = kRows + 4;
-  static constexpr int kMinStages =
-      (kTokens * kStride * 4 + kStageBytes - 1) / kStageBytes;
-};
-
-// Shared memory of a block: stages of all teams, then their barriers.
-[[nodiscard]] constexpr int SkinnySharedBytes(int teams, int stages,
-                                              int stage_bytes) {
-  return teams * stages * (stage_bytes + 8);
-}
-
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
-// The stages that one team has in flight. Its first thread starts the copies.
-template <typename Tile>
-class SkinnyStages {
- public:
-  // The groups [group, end) of K; rows of W and of x from these on.
-  __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
-                          int first_row, int first_token, int group, int end)
-      : stages_(stages),
-        barriers_(barriers),
-        slots_(slots),
-        first_row_(first_row),
-        first_token_(first_token),
-        next_(group),
-        end_(end),
-        team_(static_cast<int>(threadIdx.x) / Tile::kTeamThreads),
-        leads_(static_cast<int>(threadIdx.x) % Tile::kTeamThreads == 0) {}
-
-  // Starts the first copies of W.
-  __device__ void FillW(const CUtensorMap& map) {
-    const int filled = min(slots_, end_ - next_);
-    if (leads_) {
-#pragma unroll 1
-      for (int i = 0; i < slots_; ++i) BarrierInit(barriers_ + 8 * i);
-      BarrierInitFence();
-#pragma unroll 1
-      for (int i = 0; i < filled; ++i) StartW(map, i, next_ + i);
-    }
-    next_ += filled;
-    TeamSync();
-  }
-  // Starts the copies of x that go with them.
-  __device__ void FillX(const CUtensorMap& x_map, int group) const {
-    if (!leads_) return;
-#pragma unroll 1
-    for (int i = 0; group + i < next_; ++i) StartX(x_map, i, group + i);
-  }
-
-  // The shared address of the oldest stage, once it is there.
-  __device__ uint32_t Wait() const {
-    BarrierWait(barriers_ + 8 * slot_, phase_);
-    return stages_ + Tile::kStageBytes * slot_;
-  }
-  // Hands the oldest stage back, which this warp reads no more. The next copy
-  // starts in its place when the whole team has.
-  __device__ void Release(const CUtensorMap& map, const CUtensorMap& x_map) {
-    TeamSync();
-    if (next_ < end_) {
-      if (leads_) {
-        StartW(map, slot_, next_);
-        StartX(x_map, slot_, next_);
-      }
-      ++next_;
-    }
-    if (++slot_ == slots_) {
-      slot_ = 0;
-      phase_ ^= 1;
-    }
-  }
-
- private:
-  __device__ void TeamSync() const {
-    if constexpr (Tile::kTeamThreads == 32) {
-      __syncwarp();
-    } else {
-      BarrierSync(1 + team_, Tile::kTeamThreads);
-    }
-  }
-  // Announces both copies of a stage.
-  __device__ void StartW(const CUtensorMap& map, int slot, int group) const {
-    const uint32_t barrier = barriers_ + 8 * slot;
-    const uint64_t policy = EvictFirstPolicy();
-    BarrierExpect(barrier, Tile::kStageBytes);
-#pragma unroll
-    for (int rows = 0; rows < Tile::kRows; rows += kBoxRows) {
-      CopyBox(stages_ + Tile::kStageBytes * slot + 128 * rows, map,
-              group * kGroup, first_row_ + rows, barrier, policy);
-    }
-  }
-  __device__ void StartX(const CUtensorMap& x_map, int slot, int group) const {
-    CopyBox(stages_ + Tile::kStageBytes * slot + Tile::kWBytes, x_map,
-            group * kGroup, first_token_, barriers_ + 8 * slot);
-  }
-
-  uint32_t stages_, barriers_;
-  int slots_;
-  int first_row_, first_token_;
-  int next_, end_;  // group to copy next
-  int team_;
-  bool leads_;
-  int slot_ = 0;  // of the oldest stage
-  uint32_t phase_ = 0;
-};
 
 // acc += w x of one stage: two tiles of 16 rows. `w` and `x` are where this
 // lane reads the first 16 and 32 k of the first tile.
@@ -243,6 +106,57 @@ struct SkinnyTokens {
   }
 };
 
+// Where a block of a cluster finds the sums of its teams.
+struct SkinnySums {
+  uint32_t base;   // of the first team's
+  int team_bytes;  // from team to team
+  int rank, blocks;
+};
+
+// The sum over all leaves.
+template <typename Tile, int kTeams>
+__device__ __forceinline__ float SumAt(const SkinnySums& sums, int token,
+                                       int row) {
+  return SumOfBlocks<kTeams>(sums.base + 4 * (token * Tile::kStride + row),
+                             sums.team_bytes, sums.blocks);
+}
+
+// Stores this block's share of the products of the cluster.
+template <typename Tile, int kTeams>
+__device__ __forceinline__ void StoreProducts(const SkinnyWork& work,
+                                              const SkinnyTokens& tokens,
+                                              const SkinnySums& sums,
+                                              int first_row) {
+  const int first = sums.rank * Tile::kThreads + static_cast<int>(threadIdx.x);
+  const int step = sums.blocks * Tile::kThreads;
+  for (int i = first; i < tokens.count * Tile::kRows; i += step) {
+    const int token = i / Tile::kRows;
+    const int row = i % Tile::kRows;
+    if (first_row + row >= work.n) continue;
+    StoreSum(work.sink, tokens.OutRow(token), first_row + row,
+             SumAt<Tile, kTeams>(sums, token, row));
+  }
+}
+// The same of pairs of rows.
+template <typename Tile, int kTeams>
+__device__ __forceinline__ void StorePairs(const SkinnyWork& work,
+                                           const SkinnyTokens& tokens,
+                                           const SkinnySums& sums,
+                                           int first_pair) {
+  constexpr int kBoxPairs = kBoxRows / 2;
+  const int first = sums.rank * Tile::kThreads + static_cast<int>(threadIdx.x);
+  const int step = sums.blocks * Tile::kThreads;
+  for (int i = first; i < tokens.count * Tile::kPairs; i += step) {
+    const int token = i / Tile::kPairs;
+    const int pair = i % Tile::kPairs;
+    if (first_pair + pair >= work.n / 2) continue;
+    const int gate = pair / kBoxPairs * kBoxRows + pair % kBoxPairs;
+    StoreGated(work.sink, tokens.OutRow(token), first_pair + pair,
+               SumAt<Tile, kTeams>(sums, token, gate),
+               SumAt<Tile, kTeams>(sums, token, gate + kBoxPairs));
+  }
+}
+
 // One block of the product: block `index` of those that share out W. What is
 // read before the wait for previous grids is W alone.
 template <typename Tile, int kTokenTiles, int kTeams>
@@ -255,7 +169,11 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   const int team = __shfl_sync(~0u, thread / Tile::kTeamThreads, 0);  // uniform
   const int blocks = 1 << work.block_shift;
   const int rank = index & (blocks - 1);
-  const int first_row = (index >> work.block_shift) * Tile::kRows;
+  const auto boxes =
+      IsGated(work.sink.activation) ? SkinnyBoxes::kPairs : SkinnyBoxes::kRows;
+  const int first_row =
+      (index >> work.block_shift) *
+      (boxes == SkinnyBoxes::kPairs ? Tile::kPairs : Tile::kRows);
   const int groups = (work.k + kGroup - 1) / kGroup;
   const auto leaf_begin = [&](int leaf) {
     return (min(leaf, 1 << work.leaf_shift) * groups) >> work.leaf_shift;
@@ -270,7 +188,7 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   const int team_bytes = work.slots * Tile::kStageBytes;
   SkinnyStages<Tile> ring(base + team * team_bytes,
                           base + kTeams * team_bytes + team * work.slots * 8,
-                          work.slots, first_row, tokens.first, group,
+                          work.slots, boxes, first_row, tokens.first, group,
                           leaf_begin(first_leaf + leaves));
   ring.FillW(map);
 
@@ -312,13 +230,12 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   } else {
     __syncthreads();
   }
-  for (int i = rank * Tile::kThreads + thread; i < tokens.count * Tile::kRows;
-       i += blocks * Tile::kThreads) {
-    const int to_token = i / Tile::kRows, to_row = i % Tile::kRows;
-    if (first_row + to_row >= work.n) continue;
-    StoreSum(work.sink, tokens.OutRow(to_token), first_row + to_row,
-             SumOfBlocks<kTeams>(base + 4 * (to_token * Tile::kStride + to_row),
-                                 team_bytes, blocks));
+  const SkinnySums sums = {
+      .base = base, .team_bytes = team_bytes, .rank = rank, .blocks = blocks};
+  if (boxes == SkinnyBoxes::kPairs) {
+    StorePairs<Tile, kTeams>(work, tokens, sums, first_row);
+  } else {
+    StoreProducts<Tile, kTeams>(work, tokens, sums, first_row);
   }
   if (blocks > 1) ClusterMeet();  // others may still read sums of this block
 }

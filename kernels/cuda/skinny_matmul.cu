@@ -66,7 +66,7 @@ constexpr int64_t kProcessors = 132;
 SkinnyTuning DefaultTuning(int64_t n, int64_t m, int leaves) {
   const int64_t blocks = (n + 31) / 32;  // of 32 rows
   if (leaves <= 4) {
-    return blocks <= 2 * kProcessors
+    return m > 32 || blocks <= 2 * kProcessors
                ? SkinnyTuning{.teams = 2, .row_tiles = 4, .blocks = 2}
                : SkinnyTuning{.teams = 4, .row_tiles = 4, .blocks = 1};
   }
@@ -124,14 +124,13 @@ bool FitTogether(const SkinnyWeight& weight, const SkinnyArgs& args) {
       args.out_type != SkinnyOut::kBf16) {
     return false;
   }
+  const bool gated = IsGated(args.activation);
+  if (gated && !(TakesGates(weight) && SuitsCopies(args.x, args.ldx)))
+    return false;
   if (args.m == 0) return true;
   if (args.x == nullptr || args.out == nullptr) return false;
-  return args.m == 1 || (args.ldx >= weight.k && args.ldo >= weight.n);
-}
-
-// Whether the copy engine can bring rows of x.
-bool SuitsCopies(const SkinnyArgs& args) {
-  return IsAligned(args.x, 16) && args.ldx % 8 == 0;
+  const int64_t columns = gated ? weight.n / 2 : weight.n;
+  return args.m == 1 || (args.ldx >= weight.k && args.ldo >= columns);
 }
 
 cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
@@ -193,7 +192,9 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
       EncodeMap(args.x, args.m, weight.k, std::max(args.ldx, weight.k),
                 variant->tokens, kSkinnyGroup, &x_map);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(&config, variant->kernel, weight.map, x_map, work);
+  return cudaLaunchKernelEx(
+      &config, variant->kernel,
+      IsGated(args.activation) ? weight.pairs : weight.map, x_map, work);
 }
 
 }  // namespace
@@ -225,6 +226,11 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   if (error != cudaSuccess) return error;
   error = EncodeMap(w, n, k, ldw, kBoxRows, kSkinnyGroup, &out->map);
   if (error != cudaSuccess) return error;
+  if (n % 2 == 0) {
+    error = EncodePairMap(w, n / 2, k, ldw, kBoxRows / 2, kSkinnyGroup,
+                          &out->pairs);
+    if (error != cudaSuccess) return error;
+  }
   out->plain = false;
   return cudaSuccess;
 }
@@ -238,7 +244,7 @@ cudaError_t SkinnyMatmul(const SkinnyWeight& weight, const SkinnyArgs& args,
                            .out_type = args.out_type,
                            .activation = args.activation,
                            .xielu = args.xielu};
-  return weight.plain || !SuitsCopies(args)
+  return weight.plain || !SuitsCopies(args.x, args.ldx)
              ? LaunchPlain(weight, args, sink, stream)
              : LaunchHopper(weight, args, sink, stream);
 }

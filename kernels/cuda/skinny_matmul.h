@@ -40,7 +40,10 @@ inline constexpr int kSkinnyMaxLeaves = 8;
 // on the device that was current then, while `w` is.
 struct SkinnyWeight {
   CUtensorMap map;  // boxes of 32 rows x 64 k; unused by the plain kernel
-  const void* w;    // bf16 [n, k], row stride ldw
+  // Of an even n, boxes of 16 rows of the first half of W and the same 16 of
+  // the second.
+  CUtensorMap pairs;
+  const void* w;  // bf16 [n, k], row stride ldw
   int64_t n, k, ldw;
   int leaves;  // SkinnyLeaves(k), or of a half SkinnyHalfLeaves(k)
   bool plain;  // before sm_90, or k or w do not suit the copy engine
@@ -52,12 +55,31 @@ struct SkinnyWeight {
 
 enum class SkinnyOut : int { kBf16, kF32 };
 
+// Whether the copy engine can bring rows of x; if not, the plain kernel takes
+// them.
+[[nodiscard]] inline bool SuitsCopies(const void* x, int64_t ldx) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && ldx % 8 == 0;
+}
+
 // Applied to y rounded to bf16, as a kernel behind this one would; bf16 out.
 enum class SkinnyActivation : int {
   kNone,
   kRelu2,  // max(y, 0)^2
   kXielu,  // kernels/ops/activation.h
+  // Of gates, which the first half of W gives, and what the second half gives:
+  // out is [m, n / 2].
+  kSiluMul,
+  kGeluMul,
 };
+[[nodiscard]] constexpr bool IsGated(SkinnyActivation activation) {
+  return activation == SkinnyActivation::kSiluMul ||
+         activation == SkinnyActivation::kGeluMul;
+}
+// Whether the kernel can apply a gated activation to this weight's products.
+[[nodiscard]] inline bool TakesGates(const SkinnyWeight& weight) {
+  return !weight.plain && weight.n % 2 == 0;
+}
+
 // How the work is laid out; 0 leaves it to the shape. Changes no bit. For
 // benchmarks and tests.
 struct SkinnyTuning {
@@ -73,7 +95,7 @@ struct SkinnyArgs {
   const void* x;
   int64_t m;    // 0 to 64
   int64_t ldx;  // elements
-  void* out;    // [m, n]; must not alias x
+  void* out;    // [m, n], gated [m, n / 2]; must not alias x
   int64_t ldo;  // elements
   SkinnyOut out_type = SkinnyOut::kBf16;
   SkinnyActivation activation = SkinnyActivation::kNone;

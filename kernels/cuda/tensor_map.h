@@ -16,4 +16,12 @@ namespace baton::cuda {
                                     int64_t columns, int64_t ld, int box_rows,
                                     int box_columns, CUtensorMap* map);
 
+// A matrix [2 * pairs, columns] as pairs of row p and row pairs + p: boxes have
+// the first rows of box_pairs of them, then the second ones, as EncodeMap has
+// rows.
+[[nodiscard]] cudaError_t EncodePairMap(const void* matrix, int64_t pairs,
+                                        int64_t columns, int64_t ld,
+                                        int box_pairs, int box_columns,
+                                        CUtensorMap* map);
+
 }  // namespace baton::cuda

@@ -38,6 +38,16 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column,
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
+// The same of a map of pairs (tensor_map.h), from pair `pair` on.
+__device__ inline void CopyPairBox(uint32_t to, const CUtensorMap& map,
+                                   int column, int pair, uint32_t barrier,
+                                   uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::"
+      "bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(pair), "r"(0), "r"(barrier), "l"(policy)
+      : "memory");
+}
 __device__ inline void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -70,6 +80,14 @@ __device__ inline uint32_t AddressIn(uint32_t rank, uint32_t address) {
 __device__ inline float LoadIn(uint32_t address) {
   float v;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address));
+  return v;
+}
+
+__device__ inline float2 LoadPairIn(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(address));
   return v;
 }
 

@@ -83,12 +83,17 @@ struct PackMatrix {
   };
 };
 
-// What happens to every element of y once it is rounded to its dtype, as the op
-// of the name would do it (ops/activation.h): a kernel saves a pass over y.
+// What happens to y once it is rounded to its dtype, as the op of the name
+// would do it (ops/activation.h): a kernel saves a pass over y. The weight of a
+// gated one has the rows of all gates, then as many others.
 struct MatmulActivation {
-  enum class Kind : uint8_t { kNone, kRelu2, kXielu };
+  enum class Kind : uint8_t { kNone, kRelu2, kXielu, kSiluMul, kGeluMul };
   Kind kind = Kind::kNone;
   float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;  // of xIELU, as stored
+
+  [[nodiscard]] bool IsGated() const {
+    return kind == Kind::kSiluMul || kind == Kind::kGeluMul;
+  }
 };
 
 struct Matmul {
@@ -96,10 +101,15 @@ struct Matmul {
   struct Args {
     ConstView x;          // [tokens, k], dtype of the weight; tokens may be 0
     PackedMatrix weight;  // [n, k]
-    View out;             // [tokens, n], dtype of x or f32; must not alias x
+    // [tokens, n], dtype of x or f32; must not alias x. Of a gated activation
+    // [tokens, n / 2].
+    View out;
     // Kinds of the rows, covering all in order; none: all are generated.
     std::span<const RowRun> runs = {};
     MatmulActivation activation = {};  // none where out is f32 and x is not
+    // [tokens, n] as out: room for y of a gated activation, where a kernel has
+    // none of its own.
+    View product = {};
   };
 };
 

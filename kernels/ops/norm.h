@@ -37,6 +37,18 @@ struct AddRmsNorm {
   };
 };
 
+// stream = cast(stream + cast(norm(update))), the norm rounded to the dtype of
+// the update, the sum to that of the stream.
+struct RmsNormAdd {
+  static constexpr std::string_view kName = "rms_norm_add";
+  struct Args {
+    ConstView update;  // [rows, hidden]
+    ConstView weight;  // [hidden]
+    View stream;       // [rows, hidden], updated in place; may be f32
+    float eps;
+  };
+};
+
 // AddRmsNorm with what Collective::AllReduce makes of the ranks' `partial`, in
 // the dtype of all else, for an update: one pass where the device has a kernel
 // for it. Enters the group once, as the other ranks do.

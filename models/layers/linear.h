@@ -33,6 +33,19 @@ class Linear {
     Into(x, y.view(), step.batch().runs, step, activation);
     return y;
   }
+  // The same of a gated activation: [rows, out / 2].
+  [[nodiscard]] Scratch Gated(ConstView x, Step& step,
+                              MatmulActivation::Kind kind) const {
+    const Scratch product = step.NewScratch(x.dim(0), out());
+    Scratch y = step.NewScratch(x.dim(0), out() / 2);
+    step.Run<Matmul>(matmul_, {.x = x,
+                               .weight = weight_.matrix,
+                               .out = y.view(),
+                               .runs = step.batch().runs,
+                               .activation = {.kind = kind},
+                               .product = product.view()});
+    return y;
+  }
   // x: rows of the kinds that `runs` says (ops/matmul.h); out: [rows, out] in
   // the dtype of x, or f32; not x.
   void Into(ConstView x, View out, std::span<const RowRun> runs, Step& step,

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/ops/activation.h"
+#include "kernels/ops/matmul.h"
 #include "models/layers/linear.h"
 #include "models/layers/weights.h"
 #include "models/residual/stream.h"
@@ -12,8 +12,8 @@
 
 namespace baton {
 
-// down(act(gate(x)) * up(x)), where ActMul is the op of act(gate) * up.
-template <typename ActMul>
+// down(act(gate(x)) * up(x)), of a gated activation.
+template <MatmulActivation::Kind kActivation>
 class GatedMlp {
  public:
   GatedMlp(const WeightScope& w, int64_t hidden, int64_t ffn)
@@ -21,28 +21,23 @@ class GatedMlp {
                  {{"gate_proj", ffn, split::Outputs(ffn)},
                   {"up_proj", ffn, split::Outputs(ffn)}},
                  hidden),
-        down_(w, {{"down_proj", hidden, split::Inputs(ffn)}}, ffn),
-        act_mul_(w.Kernel<ActMul>()) {}
+        down_(w, {{"down_proj", hidden, split::Inputs(ffn)}}, ffn) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
     return {Of(x.view(), step), step};
   }
   // x: [rows, hidden]; the result as x, still to be summed over the ranks.
   [[nodiscard]] Scratch Of(ConstView x, Step& step) const {
-    const Scratch gate_up = gate_up_(x, step);  // [rows, gate | up]
-    const Scratch inner = step.NewScratch(x.dim(0), gate_up_.out() / 2);
-    step.Run<ActMul>(act_mul_,
-                     {.gate_up = gate_up.view(), .out = inner.view()});
+    const Scratch inner = gate_up_.Gated(x, step, kActivation);  // [rows, ffn]
     return down_(inner.view(), step);
   }
 
  private:
   Linear gate_up_;
   Linear down_;
-  KernelFn<ActMul> act_mul_;
 };
-using GatedSiluMlp = GatedMlp<SiluMul>;
-using GatedGeluMlp = GatedMlp<GeluMul>;
+using GatedSiluMlp = GatedMlp<MatmulActivation::Kind::kSiluMul>;
+using GatedGeluMlp = GatedMlp<MatmulActivation::Kind::kGeluMul>;
 
 // max(x, 0)^2.
 class Relu2Activation {

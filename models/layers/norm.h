@@ -18,6 +18,7 @@ class Norm {
         eps_(eps),
         norm_(w.Kernel<RmsNorm>()),
         add_norm_(w.Kernel<AddRmsNorm>()),
+        norm_add_(w.Kernel<RmsNormAdd>()),
         reduce_add_norm_(w.Kernel<AllReduceAddRmsNorm>()) {}
 
   // x: [rows, size] or [rows, heads, size]; out may alias x.
@@ -45,12 +46,20 @@ class Norm {
                                                      .out = out,
                                                      .eps = eps_});
   }
+  // stream += norm(update), which is rounded first.
+  void ApplyAndAdd(ConstView update, View stream, Step& step) const {
+    step.Run<RmsNormAdd>(norm_add_, {.update = update,
+                                     .weight = weight_.view(),
+                                     .stream = stream,
+                                     .eps = eps_});
+  }
 
  private:
   Tensor weight_;  // [size]
   float eps_;
   KernelFn<RmsNorm> norm_;
   KernelFn<AddRmsNorm> add_norm_;
+  KernelFn<RmsNormAdd> norm_add_;
   KernelFn<AllReduceAddRmsNorm> reduce_add_norm_;
 };
 

@@ -23,9 +23,7 @@ struct StreamAccess {
   static Written AddPostNorm(Open&& open, Output<Sum::kComplete>&& output,
                              const Norm& norm) {
     Step& step = *open.step_;
-    const View update = output.rows_.view();
-    norm.Apply(update, update, step);
-    step.AddTo(open.stream_.view(), update);
+    norm.ApplyAndAdd(output.rows_.view(), open.stream_.view(), step);
     return {std::move(open.stream_), step};
   }
 

@@ -99,6 +99,7 @@ inline double ReadRate(const Device<char>& memory) {
 struct DecodeCase {
   int64_t head_dim, kv_heads, group, rows, context;
   int window = 0;
+  bool reads_ahead = true;  // pages, while the launch before runs
 
   [[nodiscard]] int64_t PageBytes() const {
     return 2 * kv_heads * head_dim * 16 * 2;
@@ -123,6 +124,13 @@ inline double TimeDecode(const Device<char>& memory, const DecodeCase& c) {
   std::iota(sequence.begin(), sequence.end(), 0);
   const Device<int32_t> dtable(table);
   const Device<int32_t> dsequence(sequence);
+  std::vector<SequenceRows> sequences(c.rows);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    sequences[i] = {.first_row = static_cast<int32_t>(i),
+                    .rows = 1,
+                    .first_position = static_cast<int32_t>(c.context - 1)};
+  }
+  const Device<SequenceRows> dsequences(sequences);
   const Device<int32_t> positions(
       std::vector<int32_t>(c.rows, static_cast<int32_t>(c.context - 1)));
   const int64_t q_heads = c.kv_heads * c.group;
@@ -137,22 +145,40 @@ inline double TimeDecode(const Device<char>& memory, const DecodeCase& c) {
   const int64_t layers = c.Layers(memory);
   return TimeEach(32, [&](int i, cudaStream_t stream) {
     CUDA_OK(cuda::DecodeAttention(
-        {q.data(),
-         width,
-         out.data(),
-         width,
-         c.rows,
-         q_heads,
-         positions.data(),
-         dsequence.data(),
-         {memory.data() + i % layers * c.Bytes(), c.PageBytes(), dtable.data(),
-          row_pages, c.kv_heads, c.head_dim, c.window},
-         0.088f,
-         max_spans,
-         scratch.data(),
-         counters.data()},
+        {.q = q.data(),
+         .q_stride = width,
+         .out = out.data(),
+         .out_stride = width,
+         .rows = c.rows,
+         .q_heads = q_heads,
+         .positions = positions.data(),
+         .row_sequence = dsequence.data(),
+         .sequences = c.reads_ahead ? dsequences.data() : nullptr,
+         .pages = {memory.data() + i % layers * c.Bytes(), c.PageBytes(),
+                   dtable.data(), row_pages, c.kv_heads, c.head_dim, c.window},
+         .scale = 0.088f,
+         .max_spans = max_spans,
+         .scratch = scratch.data(),
+         .counters = counters.data()},
         stream));
   });
+}
+
+// Few rows: with pages read ahead of the launch before, and without.
+inline void BenchFewRows(const Device<char>& memory, int64_t head_dim,
+                         int64_t kv_heads, int64_t group) {
+  for (const int64_t context : {1024, 4096}) {
+    for (const int64_t rows : {1, 2, 4, 8}) {
+      DecodeCase c = {head_dim, kv_heads, group, rows, context};
+      const double ahead = TimeDecode(memory, c);
+      c.reads_ahead = false;
+      std::printf(
+          "decode d%-3d %2dx%d rows %2d context %5d  %8.2f us, pages after the "
+          "wait %8.2f us\n",
+          int(head_dim), int(kv_heads), int(group), int(rows), int(context),
+          ahead, TimeDecode(memory, c));
+    }
+  }
 }
 
 inline void BenchDecode(const Device<char>& memory, double read_rate,
@@ -315,6 +341,15 @@ inline void BenchSample(int64_t rows) {
       "sample %2d x 131072 us: greedy %.1f, with 20 logprobs %.1f, drawn %.1f, "
       "top-k+p %.1f, top-p %.1f, flat top-p %.1f\n",
       int(rows), greedy, top, plain, nucleus, share, searched);
+}
+
+// What a step of one row waits for between its matmuls.
+inline void BenchLatency() {
+  const Device<char> memory(int64_t{1} << 30);
+  Randomize(memory.data(), memory.count());
+  BenchFewRows(memory, 64, 8, 4);
+  BenchFewRows(memory, 128, 8, 4);
+  BenchFewRows(memory, 256, 4, 4);
 }
 
 inline void Bench() {

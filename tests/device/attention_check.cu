@@ -3,7 +3,8 @@
 // against plain loops, and times them. Exits non-zero when a check fails.
 //
 //   attention_check [check|bench|rows|experts|delta|latent|rotate|decode|
-//                    prompt|sample|experts_bench|kimi_bench|sanitize]
+//                    prompt|sample|experts_bench|kimi_bench|latency_bench|
+//                    sanitize]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,7 @@ void CheckFew() {
   using namespace baton::check;
   for (const int64_t hidden : {100, 4096}) {
     CheckNorms(3, hidden, 8);
+    CheckNormAdds(3, hidden, 8);
     CheckActivations(3, hidden, 8);
     CheckLookUp(3, hidden, 8);
     CheckWideStream(3, hidden, 8);
@@ -45,6 +47,8 @@ void CheckFew() {
     CheckDecodeCase(head_dim, 4, 1, 100);
     CheckPromptCase(head_dim, 4, 1, false, 100);
   }
+  CheckDecodeAhead(64, 300, 1, 0);
+  CheckDecodeAhead(256, 530, 1, 0);
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);
   CheckRouteGroupedCase({9, 40, 4, 4, 2});
@@ -103,6 +107,7 @@ int main(int argc, char** argv) {
   if (filter.empty() || filter == "bench") baton::check::Bench();
   if (filter.empty() || filter == "experts_bench") baton::check::BenchExperts();
   if (filter.empty() || filter == "kimi_bench") baton::check::BenchKimi();
+  if (filter == "latency_bench") baton::check::BenchLatency();
   const baton::check::Results& results = baton::check::TheResults();
   std::printf("%d checks, %d failed\n", results.checks, results.failures);
   return results.failures == 0 ? 0 : 1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/prompt_attention.h"
 #include "tests/device/check_cache.cuh"
@@ -9,12 +11,19 @@ namespace baton::check {
 
 // ---- Generated tokens ------------------------------------------------------
 
+// A visit's writes, which are under way when attention is submitted.
+struct LateWrites {
+  const SequenceRows* sequences;  // what they are of, on the device
+  std::function<void()> submit;
+};
+
 // Rows of `queries` picked by `pick`, through DecodeAttention with fresh,
 // poisoned scratch. Output rows padded by 2.
 inline std::vector<Bf16> RunDecode(const Queries& queries,
                                    const std::vector<int>& pick,
                                    const cuda::KvPages& pages, float scale,
-                                   int64_t max_spans, const std::string& what) {
+                                   int64_t max_spans, const std::string& what,
+                                   const LateWrites& writes = {}) {
   const auto rows = static_cast<int64_t>(pick.size());
   std::vector<Bf16> q;
   std::vector<int32_t> positions;
@@ -35,10 +44,22 @@ inline std::vector<Bf16> RunDecode(const Queries& queries,
   Device<int32_t> counters(
       cuda::DecodeCounters(rows, queries.q_heads, pages.kv_heads));
   counters.Zero();
-  const cuda::DecodeAttentionArgs args = {
-      dq.data(),       queries.stride,    out.data(),       out_stride, rows,
-      queries.q_heads, dpositions.data(), dsequence.data(), pages,      scale,
-      max_spans,       scratch.data(),    counters.data()};
+  const cuda::DecodeAttentionArgs args = {.q = dq.data(),
+                                          .q_stride = queries.stride,
+                                          .out = out.data(),
+                                          .out_stride = out_stride,
+                                          .rows = rows,
+                                          .q_heads = queries.q_heads,
+                                          .positions = dpositions.data(),
+                                          .row_sequence = dsequence.data(),
+                                          .sequences = writes.sequences,
+                                          .pages = pages,
+                                          .scale = scale,
+                                          .max_spans = max_spans,
+                                          .scratch = scratch.data(),
+                                          .counters = counters.data()};
+  CUDA_OK(cudaDeviceSynchronize());
+  if (writes.submit) writes.submit();
   CUDA_OK(cuda::DecodeAttention(args, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   const std::vector<int32_t> left = counters.Download();
@@ -152,6 +173,53 @@ inline void CheckDecodeFar(int64_t head_dim, int window) {
   ExpectAttention(what, cache, queries, 2, scale, got, queries.width() + 2);
 }
 
+// Copies what differs, but not soon.
+static __global__ void CopyLate(const Bf16* from, Bf16* to, int64_t count) {
+  cuda::EnterKernel();
+  const long long begin = clock64();
+  while (clock64() - begin < 50'000) {
+  }
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       i < count; i += step) {
+    if (to[i] != from[i]) to[i] = from[i];
+  }
+}
+
+// The last `rows` tokens of a sequence come from the grid ahead: pages before
+// them may be read while it runs, theirs may not.
+inline void CheckDecodeAhead(int64_t head_dim, int length, int rows,
+                             int window) {
+  const std::string what =
+      Name("decode ahead dim %d length %d rows %d window %d",
+           static_cast<int>(head_dim), length, rows, window);
+  const Cache cache(2, head_dim, {length}, 15, 1.0f, window);
+  Queries queries = {6, head_dim, 6 * head_dim, {}, {}, {}};
+  std::vector<int> all;
+  for (int i = 0; i < rows; ++i) {
+    all.push_back(i);
+    queries.positions.push_back(length - rows + i);
+    queries.sequence.push_back(0);
+  }
+  queries.values = RandomBf16(queries.rows() * queries.stride, 16, 2.0f);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const int first = length - rows;
+  const Device<int32_t> table(cache.table());
+  const Device<Bf16> full(cache.full());
+  const Device<Bf16> pool(cache.Held({first}, first));
+  const Device<SequenceRows> sequences(std::vector<SequenceRows>{
+      {.first_row = 0, .rows = rows, .first_position = first}});
+  const LateWrites writes = {
+      .sequences = sequences.data(), .submit = [&] {
+        CUDA_OK(cuda::Launch(&CopyLate, dim3(16), 256, 0, nullptr, full.data(),
+                             pool.data(), pool.count()));
+      }};
+  const std::vector<Bf16> got =
+      RunDecode(queries, all, cache.View(pool, table), scale,
+                cuda::DecodeSpans(length, window), what, writes);
+  ExpectAttention(what, cache, queries, 2, scale, got, queries.width() + 2);
+}
+
 inline void CheckDecode() {
   for (const int64_t head_dim : {64, 128, 256, 48, 80, 6}) {
     for (const int64_t group : {1, 3, 4, 5, 6, 8, 12}) {
@@ -162,6 +230,11 @@ inline void CheckDecode() {
                       window);
     }
     CheckDecodeFar(head_dim, 512);
+    for (const int length : {1, 16, 17, 300, 1024, 1030, 2300}) {
+      CheckDecodeAhead(head_dim, length, 1, 0);
+      CheckDecodeAhead(head_dim, length, std::min(length, 6), 0);
+      CheckDecodeAhead(head_dim, length, 1, 100);
+    }
   }
 }
 

@@ -82,6 +82,52 @@ inline void CheckNorms(int64_t rows, int64_t hidden, int64_t pad) {
   Expect(same && added.GuardsHold(), "add " + what);
 }
 
+// The norm of an update is rounded, then added: the bits of both kernels. T is
+// the stream's type.
+template <typename T>
+void CheckNormAdd(const std::vector<T>& stream, cuda::StreamType type,
+                  int64_t rows, int64_t hidden, int64_t pad) {
+  const std::string what = Name(
+      "rms_norm_add of %d bytes rows %d hidden %d", static_cast<int>(sizeof(T)),
+      static_cast<int>(rows), static_cast<int>(hidden));
+  const int64_t stride = hidden + pad;
+  const Device<Bf16> update(RandomBf16(rows * stride, 51, 2.0f));
+  const Device<Bf16> weight(RandomBf16(hidden, 52));
+  const Device<Bf16> normed(rows * stride);
+  const Device<T> apart(stream);
+  CUDA_OK(cuda::RmsNormRows({update.data(), stride, weight.data(),
+                             normed.data(), stride, rows, hidden, 1e-5f},
+                            nullptr));
+  CUDA_OK(cuda::AddRows(
+      {apart.data(), stride, normed.data(), stride, rows, hidden, type},
+      nullptr));
+  const std::vector<T> want = apart.Download();
+  const Device<T> together(stream);
+  cuda::RmsNormAddArgs args = {update.data(),   stride, weight.data(),
+                               together.data(), stride, rows,
+                               hidden,          1e-5f,  type};
+  CUDA_OK(cuda::RmsNormAddRows(args, nullptr));
+  Expect(SameBits(together.Download(), 0, want, 0, rows * stride) &&
+             together.GuardsHold(),
+         what);
+  // The last row alone, one element off any alignment.
+  const int64_t last = (rows - 1) * stride;
+  std::vector<T> one = {T()};
+  one.insert(one.end(), stream.begin() + last, stream.end());
+  const Device<T> alone(one);
+  args.update = update.data() + last;
+  args.residual = alone.data() + 1;
+  args.rows = 1;
+  CUDA_OK(cuda::RmsNormAddRows(args, nullptr));
+  Expect(SameBits(alone.Download(), 1, want, last, hidden), what + " alone");
+}
+inline void CheckNormAdds(int64_t rows, int64_t hidden, int64_t pad) {
+  const int64_t count = rows * (hidden + pad);
+  CheckNormAdd(RandomBf16(count, 53), cuda::StreamType::kBf16, rows, hidden,
+               pad);
+  CheckNormAdd(RandomF32(count, 54, 1.0f), kWide, rows, hidden, pad);
+}
+
 inline void CheckActivations(int64_t rows, int64_t ffn, int64_t pad) {
   const std::string what =
       Name(" rows %d ffn %d pad %d", static_cast<int>(rows),
@@ -208,6 +254,7 @@ inline void CheckRows() {
     for (const int64_t rows : {1, 3, 17}) {
       for (const int64_t pad : {0, 8}) {
         CheckNorms(rows, hidden, pad);
+        CheckNormAdds(rows, hidden, pad);
         CheckActivations(rows, hidden, pad);
         CheckLookUp(rows, hidden, pad);
         CheckWideStream(rows, hidden, pad);
@@ -224,6 +271,8 @@ inline void CheckRows() {
   CUDA_OK(cuda::RmsNormRows({nullptr, 8, nullptr, nullptr, 8, 0, 8, 1e-5f},
                             nullptr));
   CUDA_OK(cuda::AddRows({nullptr, 8, nullptr, 8, 0, 8}, nullptr));
+  CUDA_OK(cuda::RmsNormAddRows({nullptr, 8, nullptr, nullptr, 8, 0, 8, 1e-5f},
+                               nullptr));
   CUDA_OK(cuda::GateHeadsRows({nullptr, 8, nullptr, 2, 0, 2, 4}, nullptr));
   CUDA_OK(cuda::LookUpRows({nullptr, nullptr, nullptr, 8, nullptr, 8, 0, 8},
                            nullptr));

@@ -228,6 +228,54 @@ int CheckChain(int64_t m, const SkinnyCandidate& candidate,
   return failures;
 }
 
+// Gated activations in every layout against the kernels behind a product: same
+// bits, and nothing written beside them.
+int CheckGates(int64_t ffn, int64_t k, int64_t m, cudaStream_t stream) {
+  const int64_t n = 2 * ffn;
+  const int64_t ldo = ffn + kGuard;
+  const Operands operands(n, k);
+  const SkinnyWeight weight = WeightOf(operands.w.data(), n, k, operands.ld);
+  const DeviceArray<__nv_bfloat16> product(m * n);
+  DeviceArray<__nv_bfloat16> want((m + 1) * ldo), fused((m + 1) * ldo);
+  SkinnyArgs args = {.x = operands.x.data(),
+                     .m = m,
+                     .ldx = operands.ld,
+                     .out = product.data(),
+                     .ldo = n};
+  CHECK_CUDA(SkinnyMatmul(weight, args, stream));
+  const cuda::ActivationArgs apart = {.x = product.data(),
+                                      .x_stride = n,
+                                      .out = want.data(),
+                                      .out_stride = ldo,
+                                      .rows = m,
+                                      .ffn = ffn};
+  int failures = 0;
+  for (const auto activation :
+       {SkinnyActivation::kSiluMul, SkinnyActivation::kGeluMul}) {
+    const bool is_silu = activation == SkinnyActivation::kSiluMul;
+    CHECK_CUDA(is_silu ? SiluMulRows(apart, stream)
+                       : GeluMulRows(apart, stream));
+    for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
+      if (m > candidate.max_m) continue;
+      fused.Poison();
+      args.out = fused.data();
+      args.ldo = ldo;
+      args.activation = activation;
+      args.tuning = candidate.tuning;
+      CHECK_CUDA(SkinnyMatmul(weight, args, stream));
+      const int64_t different =
+          CountDifferent<uint16_t>(want.data(), fused.data(), m + 1, ldo, ldo);
+      if (different == 0) continue;
+      ++failures;
+      std::printf(
+          "FAIL %s: %ld elements differ from separate kernels\n",
+          Label(is_silu ? "silu_mul" : "gelu_mul", n, k, m, candidate).c_str(),
+          static_cast<long>(different));
+    }
+  }
+  return failures;
+}
+
 int CheckShape(int64_t n, int64_t k, cudaStream_t stream) {
   const Operands operands(n, k);
   const Reference reference(operands);
@@ -265,7 +313,10 @@ int CheckSkinnyFew() {
     failures +=
         CheckValues<float>(operands, weight, Reference(operands), stream);
   }
-  for (const int64_t m : {11, 64}) failures += CheckActivations(m, stream);
+  for (const int64_t m : {11, 64}) {
+    failures += CheckActivations(m, stream);
+    failures += CheckGates(100, 1100, m, stream);
+  }
   failures += CheckUnaligned(stream);
   CHECK_CUDA(cudaStreamDestroy(stream));
   return failures;
@@ -286,6 +337,10 @@ int CheckSkinny() {
   failures += CheckUnaligned(stream);
   for (const int64_t m : {1, 8, 11, 32, 64}) {
     failures += CheckActivations(m, stream);
+    for (const int64_t ffn : {1, 16, 100, 500, 4096}) {
+      failures += CheckGates(ffn, 256, m, stream);
+      failures += CheckGates(ffn, 2048, m, stream);
+    }
     for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
       if (m <= candidate.max_m) failures += CheckChain(m, candidate, stream);
     }

@@ -85,6 +85,56 @@ TEST_P(MatmulTest, ActivatesWithTheBitsOfTheOpOfTheName) {
   }
 }
 
+TEST_P(MatmulTest, GivesGatesTheBitsOfTheOpBehindIt) {
+  for (const DType dtype : kFloatTypes) {
+    const Weight weight(machine(), dtype, 2 * 65, 70, 1);
+    const Tensor x = Random(dtype, {5, 70}, 2, 3);
+    const Tensor gate_up = Multiply(machine(), x.view(), weight, dtype);
+    for (const auto kind :
+         {MatmulActivation::Kind::kSiluMul, MatmulActivation::Kind::kGeluMul}) {
+      const Tensor product = Poisoned(dtype, {5, 2 * 65});
+      const Tensor fused = Poisoned(dtype, {5, 65});
+      ASSERT_TRUE(machine()
+                      .Run<Matmul>(dtype, {.x = x.view(),
+                                           .weight = weight.matrix(),
+                                           .out = fused.view(),
+                                           .activation = {.kind = kind},
+                                           .product = product.view()})
+                      .ok());
+      const Tensor want = Poisoned(dtype, {5, 65});
+      ASSERT_TRUE(
+          (kind == MatmulActivation::Kind::kSiluMul
+               ? machine().Run<SiluMul>(dtype, {gate_up.view(), want.view()})
+               : machine().Run<GeluMul>(dtype, {gate_up.view(), want.view()}))
+              .ok());
+      EXPECT_TRUE(SameBits(fused.view(), want.view()));
+    }
+  }
+}
+
+TEST_P(MatmulTest, RefusesGatesThatDoNotFit) {
+  const Weight weight(machine(), DType::kF32, 8, 32, 1);
+  const Tensor x = Random(DType::kF32, {2, 32}, 2);
+  const Tensor half = Poisoned(DType::kF32, {2, 4});
+  const Tensor whole = Poisoned(DType::kF32, {2, 8});
+  const std::pair<View, View> wrong[] = {// out, product
+                                         {whole.view(), whole.view()},
+                                         {half.view(), half.view()},
+                                         {half.view(), View()}};
+  for (const auto& [out, product] : wrong) {
+    EXPECT_EQ(machine()
+                  .Run<Matmul>(
+                      DType::kF32,
+                      {.x = x.view(),
+                       .weight = weight.matrix(),
+                       .out = out,
+                       .activation = {.kind = MatmulActivation::Kind::kSiluMul},
+                       .product = product})
+                  .code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_P(MatmulTest, GivesARowTheSameBitsInAnyBatch) {
   const bool plain = GetParam() == CpuIsa::kReference;
   const int64_t all = plain ? 64 : 512;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ops/norm.h"
 
+#include <utility>
+
 #include "tests/kernels/kernel_testing.h"
 
 namespace baton {
@@ -157,6 +159,62 @@ TEST_P(AddRmsNormTest, RefusesShapesThatDoNotFit) {
                                          weight.view(), stream.view(), 1e-5f})
           .code(),
       StatusCode::kInvalidArgument);
+}
+
+class RmsNormAddTest : public IsaTest {};
+BATON_FOR_EACH_ISA(RmsNormAddTest);
+
+TEST_P(RmsNormAddTest, HasTheBitsOfNormThenAdd) {
+  const std::pair<DType, DType> types[] = {{DType::kF32, DType::kF32},
+                                           {DType::kBF16, DType::kBF16},
+                                           {DType::kBF16, DType::kF32}};
+  for (const auto& [dtype, stream_dtype] : types) {
+    for (const int64_t width : kWidths) {
+      const Tensor stream = Random(stream_dtype, {3, width}, 1);
+      const Tensor apart = Copy(stream);
+      const Tensor update = Random(dtype, {3, width}, 2);
+      const Tensor given = Copy(update);
+      const Tensor weight = Random(dtype, {width}, 3);
+      const Tensor normed = Poisoned(dtype, {3, width});
+      ASSERT_TRUE(machine()
+                      .Run<RmsNorm>(dtype, {update.view(), weight.view(),
+                                            normed.view(), 1e-5f})
+                      .ok());
+      ASSERT_TRUE(
+          machine().Run<Add>(dtype, {apart.view(), normed.view()}).ok());
+      ASSERT_TRUE(machine()
+                      .Run<RmsNormAdd>(dtype, {update.view(), weight.view(),
+                                               stream.view(), 1e-5f})
+                      .ok());
+      EXPECT_TRUE(SameBits(stream.view(), apart.view())) << width;
+      EXPECT_TRUE(SameBits(update.view(), given.view())) << width;
+    }
+  }
+}
+
+TEST_P(RmsNormAddTest, RoundsTheNormBeforeTheSum) {
+  // The norm of (1, 1) is 1 / sqrt(1.0625) = 0.970142, in bf16 0.96875. An f32
+  // stream shows which of the two is added.
+  const Tensor update = Filled(DType::kBF16, {1, 2}, {1, 1});
+  const Tensor weight = Filled(DType::kBF16, {2}, {1, 1});
+  const Tensor stream = Filled(DType::kF32, {1, 2}, {1, -1});
+  ASSERT_TRUE(machine()
+                  .Run<RmsNormAdd>(DType::kBF16, {update.view(), weight.view(),
+                                                  stream.view(), 0.0625f})
+                  .ok());
+  EXPECT_EQ(At(stream.view(), 0, 0), 1.96875f);
+  EXPECT_EQ(At(stream.view(), 0, 1), -0.03125f);
+}
+
+TEST_P(RmsNormAddTest, RefusesShapesThatDoNotFit) {
+  const Tensor stream = Poisoned(DType::kF32, {2, 8});
+  const Tensor update = Poisoned(DType::kF32, {3, 8});
+  const Tensor weight = Poisoned(DType::kF32, {8});
+  EXPECT_EQ(machine()
+                .Run<RmsNormAdd>(DType::kF32, {update.view(), weight.view(),
+                                               stream.view(), 1e-5f})
+                .code(),
+            StatusCode::kInvalidArgument);
 }
 
 // A stream of f32 where weights and updates are bf16: the sum is not rounded,

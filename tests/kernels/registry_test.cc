@@ -29,11 +29,11 @@ struct OpList {
   }
 };
 using AllOps =
-    OpList<PackMatrix, Matmul, RmsNorm, AddRmsNorm, AllReduceAddRmsNorm, Add,
-           SiluMul, GeluMul, GateHeads, Relu2, Xielu, Embedding, Rope, KvWrite,
-           RotateAndStore, PagedAttention, Sample, RouteTopK, RouteGrouped,
-           GroupedMatmul, CombineExperts, HeadMatmul, LatentWrite,
-           LatentAttention, ShortConv, DeltaRule, GatedRmsNorm>;
+    OpList<PackMatrix, Matmul, RmsNorm, AddRmsNorm, RmsNormAdd,
+           AllReduceAddRmsNorm, Add, SiluMul, GeluMul, GateHeads, Relu2, Xielu,
+           Embedding, Rope, KvWrite, RotateAndStore, PagedAttention, Sample,
+           RouteTopK, RouteGrouped, GroupedMatmul, CombineExperts, HeadMatmul,
+           LatentWrite, LatentAttention, ShortConv, DeltaRule, GatedRmsNorm>;
 
 TEST(KernelRegistryTest, HasEveryOpForEachTypeAndInstructionSet) {
   for (const CpuIsa isa :

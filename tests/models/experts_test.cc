@@ -92,8 +92,9 @@ KernelRegistry Only() {
 TEST(MixtralTest, IsNotBuiltWhereExpertsHaveNoKernels) {
   const TinyCheckpoint tiny = TinyCheckpoint::Open("mixtral");
   const KernelRegistry dense =
-      Only<PackMatrix, Matmul, RmsNorm, AddRmsNorm, AllReduceAddRmsNorm, Add, SiluMul, Embedding,
-           RotateAndStore, PagedAttention, Sample>();
+      Only<PackMatrix, Matmul, RmsNorm, AddRmsNorm, RmsNormAdd,
+           AllReduceAddRmsNorm, Add, SiluMul, Embedding, RotateAndStore,
+           PagedAttention, Sample>();
   const Status status =
       tiny.decoder
           ->build(tiny.config(), {.ranges = {{1, 2}},

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernel of skinny_matmul.h works on, and the stages of W and x that
+// its teams have in flight.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/skinny_epilogue.cuh"
+#include "kernels/cuda/skinny_matmul.h"
+#include "kernels/cuda/tma.cuh"
+
+namespace baton::cuda {
+
+inline constexpr int kGroup = static_cast<int>(kSkinnyGroup);
+inline constexpr int kBoxRows = 32;
+inline constexpr int kBoxBytes = kBoxRows * 128;
+
+// What a launch is told besides the maps of W and x.
+struct SkinnyWork {
+  int m, n, k;
+  int leaf_shift;   // log2 of SkinnyLeaves(k)
+  int block_shift;  // log2 of the blocks of a cluster
+  int slots;        // stages in flight per team
+  SkinnySink sink;
+};
+
+// The blocking of one instantiation: a block of kTeams teams of
+// kRowParts * kTokenParts warps, each of 32 rows and kTokenTiles * 8 tokens.
+template <int kRowParts_, int kTokenParts_, int kTokenTiles, int kTeams>
+struct SkinnyTile {
+  static constexpr int kRowParts = kRowParts_;
+  static constexpr int kTokenParts = kTokenParts_;
+  static constexpr int kTeamThreads = 32 * kRowParts * kTokenParts;
+  static constexpr int kThreads = kTeams * kTeamThreads;
+  static constexpr int kMinBlocks = 512 / kThreads;  // 128 registers
+  static constexpr int kRows = kBoxRows * kRowParts;
+  static constexpr int kPairs = kRows / 2;  // of gates and what they scale
+  static constexpr int kTokens = 8 * kTokenTiles * kTokenParts;
+  // A stage is boxes of W, then the box of x.
+  static constexpr int kWBytes = kRowParts * kBoxBytes;
+  static constexpr int kStageBytes = kWBytes + kTokens * 128;
+  // Sums of a team: f32 [kTokens][kStride], in place of its stages. The padding
+  // spreads the stores of a fragment over all banks.
+  static constexpr int kStride = kRows + 4;
+  static constexpr int kMinStages =
+      (kTokens * kStride * 4 + kStageBytes - 1) / kStageBytes;
+};
+
+// Shared memory of a block: stages of all teams, then their barriers.
+[[nodiscard]] constexpr int SkinnySharedBytes(int teams, int stages,
+                                              int stage_bytes) {
+  return teams * stages * (stage_bytes + 8);
+}
+
+// What a box of W holds: 32 rows, or 16 gates, then the 16 rows that they scale
+// (SkinnyWeight).
+enum class SkinnyBoxes { kRows, kPairs };
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// The stages that one team has in flight. Its first thread starts the copies.
+template <typename Tile>
+class SkinnyStages {
+ public:
+  // The groups [group, end) of K; rows of W, or pairs of them, and rows of x
+  // from these on.
+  __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
+                          SkinnyBoxes boxes, int first_row, int first_token,
+                          int group, int end)
+      : stages_(stages),
+        barriers_(barriers),
+        slots_(slots),
+        boxes_(boxes),
+        first_row_(first_row),
+        first_token_(first_token),
+        next_(group),
+        end_(end),
+        team_(static_cast<int>(threadIdx.x) / Tile::kTeamThreads),
+        leads_(static_cast<int>(threadIdx.x) % Tile::kTeamThreads == 0) {}
+
+  // Starts the first copies of W.
+  __device__ void FillW(const CUtensorMap& map) {
+    const int filled = min(slots_, end_ - next_);
+    if (leads_) {
+#pragma unroll 1
+      for (int i = 0; i < slots_; ++i) BarrierInit(barriers_ + 8 * i);
+      BarrierInitFence();
+#pragma unroll 1
+      for (int i = 0; i < filled; ++i) StartW(map, i, next_ + i);
+    }
+    next_ += filled;
+    TeamSync();
+  }
+  // Starts the copies of x that go with them.
+  __device__ void FillX(const CUtensorMap& x_map, int group) const {
+    if (!leads_) return;
+#pragma unroll 1
+    for (int i = 0; group + i < next_; ++i) StartX(x_map, i, group + i);
+  }
+
+  // The shared address of the oldest stage, once it is there.
+  __device__ uint32_t Wait() const {
+    BarrierWait(barriers_ + 8 * slot_, phase_);
+    return stages_ + Tile::kStageBytes * slot_;
+  }
+  // Hands the oldest stage back, which this warp reads no more. The next copy
+  // starts in its place when the whole team has.
+  __device__ void Release(const CUtensorMap& map, const CUtensorMap& x_map) {
+    TeamSync();
+    if (next_ < end_) {
+      if (leads_) {
+        StartW(map, slot_, next_);
+        StartX(x_map, slot_, next_);
+      }
+      ++next_;
+    }
+    if (++slot_ == slots_) {
+      slot_ = 0;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  __device__ void TeamSync() const {
+    if constexpr (Tile::kTeamThreads == 32) {
+      __syncwarp();
+    } else {
+      BarrierSync(1 + team_, Tile::kTeamThreads);
+    }
+  }
+  // Announces both copies of a stage.
+  __device__ void StartW(const CUtensorMap& map, int slot, int group) const {
+    const uint32_t barrier = barriers_ + 8 * slot;
+    const uint64_t policy = EvictFirstPolicy();
+    BarrierExpect(barrier, Tile::kStageBytes);
+#pragma unroll
+    for (int part = 0; part < Tile::kRowParts; ++part) {
+      const uint32_t to = stages_ + Tile::kStageBytes * slot + kBoxBytes * part;
+      if (boxes_ == SkinnyBoxes::kPairs) {
+        CopyPairBox(to, map, group * kGroup, first_row_ + kBoxRows / 2 * part,
+                    barrier, policy);
+      } else {
+        CopyBox(to, map, group * kGroup, first_row_ + kBoxRows * part, barrier,
+                policy);
+      }
+    }
+  }
+  __device__ void StartX(const CUtensorMap& x_map, int slot, int group) const {
+    CopyBox(stages_ + Tile::kStageBytes * slot + Tile::kWBytes, x_map,
+            group * kGroup, first_token_, barriers_ + 8 * slot);
+  }
+
+  uint32_t stages_, barriers_;
+  int slots_;
+  SkinnyBoxes boxes_;
+  int first_row_, first_token_;
+  int next_, end_;  // group to copy next
+  int team_;
+  bool leads_;
+  int slot_ = 0;  // of the oldest stage
+  uint32_t phase_ = 0;
+};
+
+#endif
+
+}  // namespace baton::cuda
