@@ -82,6 +82,14 @@ struct SkinnyTuning {
   int blocks = 0;     // of a cluster, which has 4 or 8 teams
 };
 
+// Memory that a later launch reads, brought into L2 when all of W is under way:
+// what is read before that one does is its own time saved. A hint, which
+// changes no bit. 16-byte aligned, a multiple of 16 bytes.
+struct SkinnyAhead {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 struct SkinnyArgs {
   const void* x;  // bf16 [m, k], 16-byte aligned
   int64_t m;      // 0 to 64
@@ -91,6 +99,7 @@ struct SkinnyArgs {
   SkinnyOut out_type = SkinnyOut::kBf16;
   SkinnyActivation activation = SkinnyActivation::kNone;
   XieluConstants xielu = {};
+  SkinnyAhead ahead = {};
   SkinnyTuning tuning = {};
 };
 

@@ -17,6 +17,7 @@
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
 #include "tests/device/experts_bench.cuh"
+#include "tests/device/layer_bench.cuh"
 
 // Every kernel on few shapes, for compute-sanitizer.
 void CheckFew() {
