@@ -289,7 +289,7 @@ int CheckSkinnyFew() {
   }
   for (const int64_t m : {11, 64}) {
     failures += CheckActivations(m, stream);
-    failures += CheckGates(100, 1100, m, stream);
+    failures += CheckGates(100, 1104, m, stream);
   }
   CHECK_CUDA(cudaStreamDestroy(stream));
   return failures;
