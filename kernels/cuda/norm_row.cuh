@@ -89,6 +89,12 @@ class NormRow {
     }
   }
 
+  // Where the thread's `v`th eight elements begin.
+  __device__ __forceinline__ static int64_t At(int v) {
+    return 8 * (static_cast<int64_t>(threadIdx.x) +
+                v * static_cast<int64_t>(blockDim.x));
+  }
+
  private:
   // Whether what is used last is loaded first; else no registers are left.
   static constexpr bool kEarly = kHeld <= 2;
@@ -113,11 +119,6 @@ class NormRow {
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = w[i] * (x[i] * factor);
     return Pack(x);
-  }
-
-  __device__ __forceinline__ static int64_t At(int v) {
-    return 8 * (static_cast<int64_t>(threadIdx.x) +
-                v * static_cast<int64_t>(blockDim.x));
   }
 
  private:

@@ -42,6 +42,7 @@ constexpr Variant VariantOf() {
 // Those that take the same tuning follow each other, fewer tokens first.
 const Variant kVariants[] = {
     VariantOf<8, 1, 1, 1>(), VariantOf<8, 1, 1, 2>(), VariantOf<8, 1, 1, 4>(),
+    VariantOf<4, 1, 1, 1>(), VariantOf<4, 1, 1, 2>(), VariantOf<4, 1, 1, 4>(),
     VariantOf<4, 2, 1, 1>(), VariantOf<4, 2, 1, 2>(), VariantOf<4, 2, 1, 4>(),
     VariantOf<2, 2, 1, 1>(), VariantOf<2, 2, 1, 2>(), VariantOf<2, 2, 1, 4>(),
     VariantOf<2, 2, 2, 4>(), VariantOf<2, 4, 1, 1>(), VariantOf<2, 4, 1, 2>(),
@@ -124,6 +125,9 @@ bool FitTogether(const SkinnyWeight& weight, const SkinnyArgs& args) {
       args.out_type != SkinnyOut::kBf16) {
     return false;
   }
+  if (!IsAligned(args.ahead.data, 16) || args.ahead.bytes % 16 != 0) {
+    return false;
+  }
   const bool gated = IsGated(args.activation);
   if (gated && !(TakesGates(weight) && SuitsCopies(args.x, args.ldx)))
     return false;
@@ -174,6 +178,7 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
       .leaf_shift = std::countr_zero(static_cast<unsigned>(weight.leaves)),
       .block_shift = std::countr_zero(static_cast<unsigned>(cluster)),
       .slots = slots,
+      .ahead = args.ahead,
       .sink = sink};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -3,8 +3,10 @@
 // its teams have in flight.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/skinny_epilogue.cuh"
 #include "kernels/cuda/skinny_matmul.h"
 #include "kernels/cuda/tma.cuh"
@@ -21,6 +23,7 @@ struct SkinnyWork {
   int leaf_shift;   // log2 of SkinnyLeaves(k)
   int block_shift;  // log2 of the blocks of a cluster
   int slots;        // stages in flight per team
+  SkinnyAhead ahead;
   SkinnySink sink;
 };
 
@@ -58,6 +61,16 @@ enum class SkinnyBoxes { kRows, kPairs };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
+// A team's first thread: the team's share of what is brought into L2.
+__device__ __forceinline__ void ReadAhead(const SkinnyAhead& ahead, int team,
+                                          int teams) {
+  constexpr int64_t kChunk = 8192;
+  for (int64_t at = team * kChunk; at < ahead.bytes; at += teams * kChunk) {
+    PrefetchBytes(static_cast<const std::byte*>(ahead.data) + at,
+                  static_cast<uint32_t>(min(kChunk, ahead.bytes - at)));
+  }
+}
+
 // The stages that one team has in flight. Its first thread starts the copies.
 template <typename Tile>
 class SkinnyStages {
@@ -66,8 +79,9 @@ class SkinnyStages {
   // from these on.
   __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
                           SkinnyBoxes boxes, int first_row, int first_token,
-                          int group, int end)
-      : stages_(stages),
+                          int group, int end, const SkinnyAhead& ahead)
+      : ahead_(ahead),
+        stages_(stages),
         barriers_(barriers),
         slots_(slots),
         boxes_(boxes),
@@ -87,6 +101,7 @@ class SkinnyStages {
       BarrierInitFence();
 #pragma unroll 1
       for (int i = 0; i < filled; ++i) StartW(map, i, next_ + i);
+      if (next_ + filled == end_) StartAhead();
     }
     next_ += filled;
     TeamSync();
@@ -111,6 +126,7 @@ class SkinnyStages {
       if (leads_) {
         StartW(map, slot_, next_);
         StartX(x_map, slot_, next_);
+        if (next_ + 1 == end_) StartAhead();
       }
       ++next_;
     }
@@ -150,6 +166,14 @@ class SkinnyStages {
             group * kGroup, first_token_, barriers_ + 8 * slot);
   }
 
+  // What a later launch reads, once the last copy of this team has started.
+  __device__ void StartAhead() const {
+    const int teams = static_cast<int>(blockDim.x) / Tile::kTeamThreads;
+    ReadAhead(ahead_, static_cast<int>(blockIdx.x) * teams + team_,
+              static_cast<int>(gridDim.x) * teams);
+  }
+
+  const SkinnyAhead& ahead_;
   uint32_t stages_, barriers_;
   int slots_;
   SkinnyBoxes boxes_;

@@ -343,15 +343,6 @@ inline void BenchSample(int64_t rows) {
       int(rows), greedy, top, plain, nucleus, share, searched);
 }
 
-// What a step of one row waits for between its matmuls.
-inline void BenchLatency() {
-  const Device<char> memory(int64_t{1} << 30);
-  Randomize(memory.data(), memory.count());
-  BenchFewRows(memory, 64, 8, 4);
-  BenchFewRows(memory, 128, 8, 4);
-  BenchFewRows(memory, 256, 4, 4);
-}
-
 inline void Bench() {
   const Device<char> memory(int64_t{9} << 29);  // 4.5 GB
   Randomize(memory.data(), memory.count());

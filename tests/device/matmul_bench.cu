@@ -4,6 +4,7 @@
 #include <cublasLt.h>
 
 #include <cmath>
+#include <span>
 
 #include "kernels/cuda/skinny_matmul.h"
 #include "tests/device/device_test.cuh"
@@ -176,19 +177,20 @@ void PrintRates(const char* name, const Shape& shape,
 }
 
 // All candidates of a shape, and which is best for each number of rows.
-void BenchShape(const Shape& shape, Chain& chain, cublasLtHandle_t handle,
-                void* workspace, double read) {
+void BenchShape(const Shape& shape, std::span<const int64_t> row_counts,
+                Chain& chain, cublasLtHandle_t handle, void* workspace,
+                double read) {
   std::printf("\n%ld x %ld, %.1f us at the rate of a read\n  %-24s",
               static_cast<long>(shape.n), static_cast<long>(shape.k),
               2e-3 * static_cast<double>(shape.n * shape.k) / read, "");
-  for (const int64_t m : kRowCounts) {
+  for (const int64_t m : row_counts) {
     std::printf("     m=%-2ld   ", static_cast<long>(m));
   }
   std::printf("\n");
   std::vector<std::vector<double>> all;
   for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
     std::vector<double> ms;
-    for (const int64_t m : kRowCounts) {
+    for (const int64_t m : row_counts) {
       ms.push_back(m <= candidate.max_m ? chain.Skinny(m, candidate.tuning)
                                         : 0);
     }
@@ -196,32 +198,32 @@ void BenchShape(const Shape& shape, Chain& chain, cublasLtHandle_t handle,
     all.push_back(ms);
   }
   std::vector<double> ms;
-  for (const int64_t m : kRowCounts) {
+  for (const int64_t m : row_counts) {
     ms.push_back(chain.CublasLt(m, handle, workspace));
   }
   PrintRates("cuBLASLt", shape, ms, read);
   std::printf("  best:");
-  for (size_t i = 0; i < std::size(kRowCounts); ++i) {
+  for (size_t i = 0; i < row_counts.size(); ++i) {
     size_t best = 0;
     for (size_t c = 1; c < all.size(); ++c) {
       if (all[c][i] > 0 && all[c][i] < all[best][i]) best = c;
     }
     std::printf(" m=%ld %s (%.2f us, default %.2f);",
-                static_cast<long>(kRowCounts[i]), kSkinnyCandidates[best].name,
+                static_cast<long>(row_counts[i]), kSkinnyCandidates[best].name,
                 1e3 * all[best][i], 1e3 * all[0][i]);
   }
   std::printf("\n");
 }
 
-}  // namespace
-
-void BenchSkinny() {
+// All candidates over some shapes.
+void BenchShapes(std::span<const Shape> shapes,
+                 std::span<const int64_t> row_counts) {
   cudaStream_t stream = nullptr;
   CHECK_CUDA(cudaStreamCreate(&stream));
   const DeviceArray<__nv_bfloat16> pool(kPoolBytes / 2);
   FillRandom(pool.data(), 1, pool.size(), pool.size(), 2);
   int64_t n = 0, k = 0;
-  for (const Shape& shape : kModelShapes) {
+  for (const Shape& shape : shapes) {
     n = std::max(n, shape.n);
     k = std::max(k, shape.k);
   }
@@ -235,11 +237,19 @@ void BenchSkinny() {
   std::printf(
       "GB/s of W in a chain of %d dependent launches (percent of %.0f GB/s)\n",
       kChain, read);
-  for (const Shape& shape : kModelShapes) {
+  for (const Shape& shape : shapes) {
     Chain chain(shape, pool, x.data(), out.data(), stream);
-    BenchShape(shape, chain, handle, workspace.data(), read);
+    BenchShape(shape, row_counts, chain, handle, workspace.data(), read);
   }
   CHECK_CUBLAS(cublasLtDestroy(handle));
+}
+
+}  // namespace
+
+void BenchSkinny() { BenchShapes(kModelShapes, kRowCounts); }
+void BenchSmall() {
+  constexpr int64_t kFew[] = {1, 8};
+  BenchShapes(kSmallShapes, kFew);
 }
 
 }  // namespace baton::test

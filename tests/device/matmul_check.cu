@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks and measures the matrix products of kernels/cuda on a device.
 //   matmul_check [check|bench|lt]...   (all of them without arguments)
+//   matmul_check small                 (bandwidth of small models)
 //   matmul_check sanitize              (few shapes, for compute-sanitizer)
 // Exits with 1 if a check failed, with 2 if the device did.
 #include <chrono>
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   if (asked("lt")) failures += Timed("lt", baton::test::CheckLt);
   if (asked("lt")) Timed("lt bench", baton::test::BenchLt);
   if (asked("bench")) Timed("skinny bench", baton::test::BenchSkinny);
+  if (argc > 1 && asked("small")) Timed("small", baton::test::BenchSmall);
   std::printf("%s: %d failures\n", failures == 0 ? "PASS" : "FAIL", failures);
   return failures == 0 ? 0 : 1;
 }

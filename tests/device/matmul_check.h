@@ -18,6 +18,15 @@ inline constexpr Shape kModelShapes[] = {
     {131072, 4096}, {21504, 3072}, {3072, 10752}, {18432, 2560},
 };
 
+// Those of the smaller models, a layer each: EXAONE 4.0 1.2B, Spark 4B,
+// AFM 4.5B, Nanbeige 3B.
+inline constexpr Shape kSmallShapes[] = {
+    {3072, 2048}, {2048, 2048}, {8192, 2048},  {2048, 4096},
+    {6160, 2560}, {2560, 4096}, {20480, 2560}, {2560, 10240},
+    {3584, 2560}, {2560, 2560}, {18432, 2560}, {2560, 18432},
+    {8192, 3072}, {3072, 6144}, {21504, 3072}, {3072, 10752},
+};
+
 // A layout of the skinny product, for up to max_m rows of x.
 struct SkinnyCandidate {
   const char* name;
@@ -31,6 +40,7 @@ inline constexpr SkinnyCandidate kSkinnyCandidates[] = {
     {"8x2", 32, {8, 2, 0, 1}},
     {"8x2, 3 stages", 32, {8, 2, 3, 1}},
     {"8x2, 5 stages", 8, {8, 2, 5, 1}},
+    {"4x2 cluster 2", 32, {4, 2, 0, 2}},
     {"4x4", 32, {4, 4, 0, 1}},
     {"4x4, 4 stages", 32, {4, 4, 4, 1}},
     {"4x4 cluster 2", 32, {4, 4, 0, 2}},
@@ -50,6 +60,7 @@ int CheckSkinnyFew();  // for compute-sanitizer   // values, bits, activations,
                        // chains of dependent kernels
 int CheckLt();         // values, bits
 void BenchSkinny();    // bandwidth
+void BenchSmall();     // the same of small models, one row and eight
 void BenchLt();        // TFLOP/s
 
 }  // namespace baton::test

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer of a small decoder at one row and 1k of context, as a step runs it:
+// what each of its savings brings, in one chain of dependent launches.
+#pragma once
+
+#include "kernels/cuda/skinny_matmul.h"
+#include "tests/device/attention_bench.cuh"
+
+namespace baton::check {
+
+struct LayerShape {
+  const char* name;
+  int64_t hidden, ffn, q_heads, kv_heads, head_dim;
+  bool gated;
+  bool post_norm;  // else each norm is of the sum
+
+  [[nodiscard]] int64_t Width() const { return q_heads * head_dim; }
+  [[nodiscard]] int64_t QkvRows() const {
+    return Width() + 2 * kv_heads * head_dim;
+  }
+  [[nodiscard]] int64_t UpRows() const { return gated ? 2 * ffn : ffn; }
+  [[nodiscard]] int64_t WeightElements() const {
+    return QkvRows() * hidden + hidden * Width() + UpRows() * hidden +
+           hidden * ffn;
+  }
+};
+inline constexpr LayerShape kLayerShapes[] = {
+    {"EXAONE 4.0 1.2B", 2048, 4096, 32, 8, 64, true, true},
+    {"Spark X2.5 4B", 2560, 10240, 16, 4, 256, true, false},
+    {"AFM 4.5B", 2560, 18432, 20, 4, 128, false, false},
+    {"Nanbeige 4.2 3B", 3072, 10752, 48, 8, 128, true, false},
+};
+
+// Which savings a layer has.
+struct LayerSavings {
+  bool joined_norm = true;   // a post-norm with its sum
+  bool fused_gates = true;   // in the epilogue
+  bool reads_pages = true;   // ahead of the wait
+  int64_t ahead = 12 << 20;  // bytes of the next weight
+};
+
+// The layers' weights and pages, and memory for what goes between.
+class LayerChain {
+ public:
+  static constexpr int64_t kContext = 1024;
+
+  LayerChain(const LayerShape& shape, const Device<char>& memory)
+      : shape_(shape),
+        page_bytes_(2 * shape.kv_heads * shape.head_dim * 16 * 2),
+        table_(kContext / 16),
+        freq_(shape.head_dim / 2),
+        position_(std::vector<int32_t>{kContext - 1}),
+        sequence_(std::vector<int32_t>{0}),
+        sequences_(std::vector<SequenceRows>{
+            {.rows = 1, .first_position = kContext - 1}}),
+        scratch_(cuda::DecodeScratchBytes(1, shape.q_heads, shape.kv_heads,
+                                          shape.head_dim, kSpans)),
+        counters_(cuda::DecodeCounters(1, shape.q_heads, shape.kv_heads)),
+        rows_(kBuffers * kBufferElements) {
+    std::vector<int32_t> table(table_.count());
+    std::iota(table.begin(), table.end(), 0);
+    table_.Upload(table);
+    freq_.Upload(std::vector<float>(freq_.count(), 0.01f));
+    counters_.Zero();
+    rows_.Zero();
+    const int64_t layer_bytes =
+        2 * shape.WeightElements() + kContext / 16 * page_bytes_;
+    layers_ = std::min<int64_t>(16, memory.count() / layer_bytes);
+    char* at = memory.data();
+    const auto take = [&](int64_t n, int64_t k) {
+      cuda::SkinnyWeight weight;
+      CUDA_OK(cuda::MakeSkinnyWeight(at, n, k, k, &weight));
+      at += 2 * n * k;
+      weights_.push_back(weight);
+    };
+    for (int64_t i = 0; i < layers_; ++i) {
+      take(shape.QkvRows(), shape.hidden);
+      take(shape.hidden, shape.Width());
+      take(shape.UpRows(), shape.hidden);
+      take(shape.hidden, shape.ffn);
+      pools_.push_back(at);
+      at += kContext / 16 * page_bytes_;
+    }
+  }
+
+  // Microseconds of a layer.
+  [[nodiscard]] double Time(const LayerSavings& savings) const {
+    return TimeEach(static_cast<int>(layers_), [&](int i, cudaStream_t stream) {
+      Submit(i, savings, stream);
+    });
+  }
+
+ private:
+  static constexpr int64_t kSpans = 4;  // room for 2k
+  static constexpr int64_t kBuffers = 6;
+  static constexpr int64_t kBufferElements = 65536;
+
+  [[nodiscard]] Bf16* Buffer(int i) const {
+    return rows_.data() + i * kBufferElements;
+  }
+
+  // Weight `number` of all, in order.
+  void Multiply(int64_t number, const Bf16* x, Bf16* out,
+                cuda::SkinnyActivation activation, const LayerSavings& savings,
+                cudaStream_t stream) const {
+    const cuda::SkinnyWeight& weight = weights_[number];
+    const cuda::SkinnyWeight& next = weights_[(number + 1) % weights_.size()];
+    const int64_t all = 2 * next.n * next.k;
+    const int64_t bytes = std::min(all, savings.ahead);
+    CUDA_OK(cuda::SkinnyMatmul(
+        weight,
+        {.x = x,
+         .m = 1,
+         .ldx = weight.k,
+         .out = out,
+         .ldo = weight.n,
+         .activation = activation,
+         .ahead = {static_cast<const char*>(next.w) + (all - bytes), bytes}},
+        stream));
+  }
+
+  void Attend(int i, Bf16* qkv, Bf16* heads, const LayerSavings& savings,
+              cudaStream_t stream) const {
+    const int64_t width = shape_.Width();
+    const int64_t keys = shape_.kv_heads * shape_.head_dim;
+    const cuda::KvPages pages = {pools_[i],       page_bytes_,
+                                 table_.data(),   table_.count(),
+                                 shape_.kv_heads, shape_.head_dim};
+    CUDA_OK(cuda::RotateAndStore({.q = qkv,
+                                  .k = qkv + width,
+                                  .v = qkv + width + keys,
+                                  .row_stride = shape_.QkvRows(),
+                                  .rows = 1,
+                                  .q_heads = shape_.q_heads,
+                                  .q_norm = nullptr,
+                                  .k_norm = nullptr,
+                                  .eps = 1e-5f,
+                                  .inv_freq = freq_.data(),
+                                  .num_freqs = freq_.count(),
+                                  .amplitude = 1,
+                                  .positions = position_.data(),
+                                  .row_sequence = sequence_.data(),
+                                  .pages = pages},
+                                 stream));
+    CUDA_OK(cuda::DecodeAttention(
+        {.q = qkv,
+         .q_stride = shape_.QkvRows(),
+         .out = heads,
+         .out_stride = width,
+         .rows = 1,
+         .q_heads = shape_.q_heads,
+         .positions = position_.data(),
+         .row_sequence = sequence_.data(),
+         .sequences = savings.reads_pages ? sequences_.data() : nullptr,
+         .pages = pages,
+         .scale = 0.1f,
+         .max_spans = kSpans,
+         .scratch = scratch_.data(),
+         .counters = counters_.data()},
+        stream));
+  }
+
+  // What a sublayer made joins the stream; the next one reads `x`.
+  void Join(Bf16* update, Bf16* x, const LayerSavings& savings,
+            cudaStream_t stream) const {
+    Bf16* const residual = Buffer(0);
+    const Bf16* const weight = Buffer(5);
+    const int64_t n = shape_.hidden;
+    if (!shape_.post_norm) {
+      CUDA_OK(cuda::AddRmsNormRows(
+          {residual, n, update, n, weight, x, n, 1, n, 1e-5f}, stream));
+    } else if (savings.joined_norm) {
+      CUDA_OK(cuda::RmsNormAddRows(
+          {update, n, weight, residual, n, 1, n, 1e-5f}, stream));
+    } else {
+      CUDA_OK(cuda::RmsNormRows({update, n, weight, update, n, 1, n, 1e-5f},
+                                stream));
+      CUDA_OK(cuda::AddRows({residual, n, update, n, 1, n}, stream));
+    }
+  }
+
+  void Submit(int i, const LayerSavings& savings, cudaStream_t stream) const {
+    using enum cuda::SkinnyActivation;
+    Bf16* const x = shape_.post_norm ? Buffer(0) : Buffer(1);
+    Bf16* const wide = Buffer(2);
+    Bf16* const inner = Buffer(3);
+    Bf16* const update = Buffer(4);
+    Multiply(4 * i, x, wide, kNone, savings, stream);
+    Attend(i, wide, inner, savings, stream);
+    Multiply(4 * i + 1, inner, update, kNone, savings, stream);
+    Join(update, x, savings, stream);
+    const bool apart = shape_.gated && !savings.fused_gates;
+    Multiply(4 * i + 2, x, apart ? wide : inner,
+             apart          ? kNone
+             : shape_.gated ? kSiluMul
+                            : kRelu2,
+             savings, stream);
+    if (apart) {
+      CUDA_OK(cuda::SiluMulRows(
+          {wide, 2 * shape_.ffn, inner, shape_.ffn, 1, shape_.ffn}, stream));
+    }
+    Multiply(4 * i + 3, inner, update, kNone, savings, stream);
+    Join(update, x, savings, stream);
+  }
+
+  LayerShape shape_;
+  int64_t page_bytes_, layers_;
+  Device<int32_t> table_;
+  Device<float> freq_;
+  const Device<int32_t> position_, sequence_;
+  const Device<SequenceRows> sequences_;
+  const Device<char> scratch_;
+  Device<int32_t> counters_;
+  Device<Bf16> rows_;
+  std::vector<cuda::SkinnyWeight> weights_;
+  std::vector<char*> pools_;
+};
+
+inline void BenchLayers(const Device<char>& memory, double read_rate) {
+  for (const LayerShape& shape : kLayerShapes) {
+    const LayerChain chain(shape, memory);
+    const double floor =
+        2 * static_cast<double>(shape.WeightElements()) / read_rate;
+    const auto print = [&](const char* what, const LayerSavings& savings) {
+      const double us = chain.Time(savings);
+      std::printf("  %-40s %7.2f us a layer, %.3f of a read\n", what, us,
+                  floor / us);
+    };
+    std::printf("%s, one row, context 1024: %.2f us at the rate of a read\n",
+                shape.name, floor);
+    print("all", {});
+    if (shape.post_norm) print("norm and sum apart", {.joined_norm = false});
+    if (shape.gated) print("activation apart", {.fused_gates = false});
+    print("pages after the wait", {.reads_pages = false});
+    for (const int64_t mb : {0, 4, 8, 16, 24}) {
+      print(Name("%d MB of the next weight", int(mb)).c_str(),
+            {.ahead = mb << 20});
+    }
+  }
+}
+
+// What a step of one row waits for.
+inline void BenchLatency() {
+  const Device<char> memory(int64_t{7} << 29);  // 3.5 GB
+  Randomize(memory.data(), memory.count());
+  const double read_rate = ReadRate(memory);
+  std::printf("read stream %.0f GB/s\n", read_rate / 1e3);
+  BenchLayers(memory, read_rate);
+  BenchFewRows(memory, 64, 8, 4);
+  BenchFewRows(memory, 128, 8, 4);
+  BenchFewRows(memory, 256, 4, 4);
+}
+
+}  // namespace baton::check
