@@ -121,10 +121,6 @@ class NormRow {
     return Pack(x);
   }
 
- private:
-  static constexpr bool kWeightFirst =
-      kHeld <= 2;  // else no registers are left
-
   const uint16_t* weight_;
   int64_t n_;
   uint4 scale_[kHeld];

@@ -20,11 +20,8 @@
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
 #include "tests/device/experts_bench.cuh"
-<<<<<<< HEAD
 #include "tests/device/kimi_bench.cuh"
-=======
 #include "tests/device/layer_bench.cuh"
->>>>>>> cuda-latency
 
 // Every kernel on few shapes, for compute-sanitizer.
 void CheckFew() {
