@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   call.FinishQuick();
 }
 
-// A row a block, in a quick call.
-template <bool kVectors, int kHeld>
+// A row a block; the call is quick or has one meeting.
+template <bool kVectors, int kHeld, bool kQuick>
 __global__ void __launch_bounds__(kMaxNormThreads)
-    QuickNormKernel(RankLinks links, AllReduceNormArgs args) {
+    RowAllReduceNormKernel(RankLinks links, AllReduceNormArgs args) {
   __shared__ float scratch[kMaxNormThreads / kWarp];
   AllowNextGrid();
   const AddRmsNormArgs& norm = args.norm;
@@ -132,20 +132,33 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   }
 #pragma unroll
   for (int v = 0; v < kHeld; ++v) {
-    if (Work::At(v) < n) call.SendQuick(Work::At(v), mine[v].x);
+    const int64_t at = Work::At(v);
+    if constexpr (kQuick) {
+      if (at < n) call.SendQuick(at, mine[v].x);
+    } else {
+      StoreEight<kVectors>(reinterpret_cast<float*>(call.Out()), at, n,
+                           mine[v]);
+    }
   }
   auto* residual =
       static_cast<uint16_t*>(norm.residual) + blockIdx.x * norm.residual_stride;
   work.Load(residual);
+  if constexpr (!kQuick) call.Meet();
   work.Add(residual, [&](int v, int64_t at, float(&y)[8]) {
-    if (at < n) call.ReceiveQuick(at, y);
+    Eight<float> other = {};
+    if constexpr (kQuick) {
+      if (at < n) call.ReceiveQuick(at, other.x);
+    } else {
+      other =
+          LoadEight<kVectors>(reinterpret_cast<const float*>(call.In()), at, n);
+    }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) y[i] = RoundBf16(mine[v].x[i] + y[i]);
+    for (int i = 0; i < 8; ++i) y[i] = RoundBf16(mine[v].x[i] + other.x[i]);
   });
   work.Store(norm.eps,
              static_cast<uint16_t*>(norm.out) + blockIdx.x * norm.out_stride,
              scratch);
-  call.FinishQuick();
+  if constexpr (kQuick) call.FinishQuick();
 }
 
 // Units of rows that lie one after the other, shared out among blocks.
@@ -177,9 +190,10 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// Whether every block has a row, of few elements.
+// Where a flag with every value is faster: few rows.
 bool IsQuick(int64_t rows, int64_t n) {
-  return rows <= kRankBlocks && n <= kQuickElements;
+  constexpr int64_t kMostRows = 8;
+  return rows <= kMostRows && n <= kQuickElements;
 }
 
 // Rows that one call takes.
@@ -193,9 +207,15 @@ cudaError_t LaunchNorm(const RankLinks& links, const AllReduceNormArgs& args,
   const int threads = NormThreads(args.norm.hidden);
   const dim3 grid(Blocks(std::min<int64_t>(args.norm.rows, kRankBlocks)));
   const int64_t held = CeilDiv(CeilDiv(args.norm.hidden, 8), threads);
-  if (IsQuick(args.norm.rows, args.norm.hidden)) {
-    return Launch(held <= 1 ? &QuickNormKernel<kVectors, 1>
-                            : &QuickNormKernel<kVectors, 2>,
+  if (args.norm.rows <= kRankBlocks && held <= 2) {
+    const bool quick = IsQuick(args.norm.rows, args.norm.hidden);
+    if (held <= 1) {
+      return Launch(quick ? &RowAllReduceNormKernel<kVectors, 1, true>
+                          : &RowAllReduceNormKernel<kVectors, 1, false>,
+                    grid, threads, 0, stream, links, args);
+    }
+    return Launch(quick ? &RowAllReduceNormKernel<kVectors, 2, true>
+                        : &RowAllReduceNormKernel<kVectors, 2, false>,
                   grid, threads, 0, stream, links, args);
   }
   if (held <= 1) {

@@ -214,6 +214,7 @@ class ExpertsOnDevice {
             .n = skinny_[0].n,
             .k = skinny_[0].k,
             .ldw = skinny_[0].ldw,
+            .leaves = skinny_[0].leaves,
             .plain = skinny_[0].plain};
   }
 
