@@ -169,7 +169,7 @@ DecoderBytes CountBytes(const DecoderInfo& info,
       return PackedBytesOn(device, n, k, dtype);
     };
     // Every rank holds as much as the first.
-    const int64_t rows = decl.split.Rows(decl.shape[0], 0, ranks).size();
+    const int64_t rows = decl.split.NumRows(decl.shape[0], 0, ranks);
     const int64_t columns =
         decl.split.Columns(decl.shape.NumElements() / decl.shape[0], 0, ranks)
             .size();

@@ -129,14 +129,13 @@ Status Append(const WeightLoader&, ConstView rows, int64_t, void* to) {
 
 }  // namespace
 
-// Gives `sink` what the rank holds of the tensor's rows, in pieces.
-Status WeightLoader::ForRows(const TensorDecl& decl, RowsSink sink, void* to) {
-  const TensorSplit::Run rows = decl.split.Rows(decl.shape[0], rank(), ranks());
+Status WeightLoader::ForRun(const TensorDecl& decl, const TensorSplit::Run& run,
+                            int64_t first, RowsSink sink, void* to) const {
   const int64_t row_elements = decl.shape.NumElements() / decl.shape[0];
   const int64_t piece =
       std::max<int64_t>(1, kPieceBytes / (row_elements * SizeOf(DType::kF32)));
-  for (int64_t begin = rows.begin; begin < rows.end; begin += piece) {
-    const int64_t end = std::min(rows.end, begin + piece);
+  for (int64_t begin = run.begin; begin < run.end; begin += piece) {
+    const int64_t end = std::min(run.end, begin + piece);
     BATON_ASSIGN_OR_RETURN(HostRows host,
                            options_->weights->Rows(decl, begin, end));
     if (host.view.shape().NumElements() != (end - begin) * row_elements) {
@@ -149,10 +148,21 @@ Status WeightLoader::ForRows(const TensorDecl& decl, RowsSink sink, void* to) {
           decl.split.Columns(row_elements, rank(), ranks());
       held = held.Columns(columns.begin, columns.end);
     }
-    const Status status = sink(*this, held, begin - rows.begin, to);
+    const Status status = sink(*this, held, first + begin - run.begin, to);
     if (!status.ok()) {
       return Annotate(status, "load " + decl.name);
     }
+  }
+  return OkStatus();
+}
+
+// Gives `sink` what the rank holds of the tensor's rows, in pieces.
+Status WeightLoader::ForRows(const TensorDecl& decl, RowsSink sink, void* to) {
+  int64_t first = 0;
+  for (const TensorSplit::Run& run :
+       decl.split.Rows(decl.shape[0], rank(), ranks())) {
+    BATON_RETURN_IF_ERROR(ForRun(decl, run, first, sink, to));
+    first += run.size();
   }
   options_->weights->Drop(decl);
   elements_ += decl.shape.NumElements();
@@ -271,7 +281,7 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
                                  int64_t k) const {
   const int ranks = loader_->ranks();
   const auto rows_of = [&](const FusedRows& part) {
-    return part.split.Rows(part.rows, loader_->rank(), ranks).size();
+    return part.split.NumRows(part.rows, loader_->rank(), ranks);
   };
   // Parts lie under each other, so that they have the same columns.
   const int64_t held = parts[0].split.Columns(k, loader_->rank(), ranks).size();

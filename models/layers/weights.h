@@ -50,6 +50,12 @@ inline constexpr TensorSplit kWhole = {};
 [[nodiscard]] constexpr TensorSplit SharedOutputs(int64_t units) {
   return {TensorSplit::Kind::kSomeRows, units};
 }
+// Of heads' queries, and keys and values of KV heads, under each other: of each
+// of the three its own.
+[[nodiscard]] constexpr TensorSplit QueryKeyValue(int64_t heads,
+                                                  int64_t kv_heads) {
+  return {TensorSplit::Kind::kQueryKeyValue, heads, kv_heads};
+}
 // Each sums over its inputs alone.
 [[nodiscard]] constexpr TensorSplit Inputs(int64_t units) {
   return {TensorSplit::Kind::kColumns, units};
@@ -99,6 +105,9 @@ class WeightLoader {
                               int64_t first, void* to);
 
   Status ForRows(const TensorDecl& decl, RowsSink sink, void* to);
+  // Of one run, whose rows come `first` rows after the rank's first.
+  Status ForRun(const TensorDecl& decl, const TensorSplit::Run& run,
+                int64_t first, RowsSink sink, void* to) const;
   StatusOr<Buffer> Allocate(int64_t bytes);
   void Keep(const Status& status) {
     if (status_.ok()) status_ = status;

@@ -372,7 +372,7 @@ TEST(CountBytesTest, MatchesWhatRanksAllocateTogether) {
   const std::unique_ptr<Device> device = NewCpuDevice(1);
   const std::unique_ptr<Stream> stream = device->NewStream().value();
   const std::unique_ptr<WeightSource> weights = NewRandomWeights(1);
-  for (const char* name : {"arcee", "mixtral", "exaone4-hybrid"}) {
+  for (const char* name : {"arcee", "mixtral", "exaone4-hybrid", "spark2_5"}) {
     nlohmann::json json = nlohmann::json::parse(std::ifstream(fmt::format(
         "{}/tests/checkpoints/{}/config.json", BATON_SOURCE_DIR, name)));
     json.update({{"hidden_size", 128},

@@ -6,6 +6,7 @@
 #include <thread>
 #include <tuple>
 
+#include "models/layers/weights.h"
 #include "models/ranked_slice.h"
 #include "runtime/transport/inproc_collective.h"
 #include "tests/models/cuts.h"
@@ -106,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, RanksTest,
     ::testing::Combine(::testing::Values("apertus", "arcee", "nanbeige",
                                          "mixtral", "exaone4-hybrid",
-                                         "exaone4-tied"),
+                                         "exaone4-tied", "spark2_5"),
                        ::testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);
@@ -187,6 +188,82 @@ TEST(RanksOfGpusTest, TwoShareInputsInHalvesOfWholeGroups) {
   const Status halves = CheckRanks(odd.tensors, 2, cuda);
   EXPECT_EQ(halves.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(halves), HasSubstr("192 inputs are no multiple of 128"));
+}
+
+// Whoever asks for the rows that a rank of two has of Spark's fused queries,
+// keys and values gets those that an even cut of the tensor would give it.
+class EvenlyCut final : public WeightSource {
+ public:
+  explicit EvenlyCut(const WeightSource* source) : source_(source) {}
+  bool Has(const std::string& name) const override {
+    return source_->Has(name);
+  }
+  StatusOr<HostRows> Rows(const TensorDecl& decl, int64_t begin,
+                          int64_t end) const override {
+    if (decl.split.kind != TensorSplit::Kind::kQueryKeyValue) {
+      return source_->Rows(decl, begin, end);
+    }
+    for (const int rank : {0, 1}) {
+      int64_t even = rank * decl.shape[0] / 2;
+      for (const auto& run : decl.split.Rows(decl.shape[0], rank, 2)) {
+        if (run.begin <= begin && end <= run.end) {
+          even += begin - run.begin;
+          return source_->Rows(decl, even, even + end - begin);
+        }
+        even += run.size();
+      }
+    }
+    return NotFound("rows [{},{}) of {}", begin, end, decl.name);
+  }
+  Status Check(std::span<const TensorDecl>) const override {
+    return OkStatus();
+  }
+
+ private:
+  const WeightSource* source_;
+};
+
+// A named trap: the fused tensor of 8 heads and 2 KV heads has 384 rows, but a
+// rank's are not 192 in one run.
+TEST(RanksTrapTest, SparkCutsTheFusedRowsEvenly) {
+  Shared shared("spark2_5");
+  const TensorSplit split = split::QueryKeyValue(8, 2);
+  std::vector<int64_t> rows;
+  for (const TensorSplit::Run& run : split.Rows(384, 1, 2)) {
+    rows.insert(rows.end(), {run.begin, run.end});
+  }
+  EXPECT_THAT(rows, ::testing::ElementsAre(128, 256, 288, 320, 352, 384));
+  EXPECT_EQ(split.NumRows(384, 1, 2), 192);
+  EXPECT_EQ(split.NumRows(384, 3, 4), 64 + 32 + 32) << "a KV head's copy";
+
+  const Stages whole = {{{0, shared.info.unrolled_layers()}}};
+  const auto digests = [&](int ranks) {
+    return shared.Run(DType::kF32, whole, ranks).Digests(Prompt(), 40, 2);
+  };
+  const std::vector<uint64_t> one = digests(1);
+  EXPECT_EQ(digests(2), one);
+  const std::unique_ptr<WeightSource> right = std::move(shared.weights);
+  shared.weights = std::make_unique<EvenlyCut>(right.get());
+  EXPECT_NE(digests(2), one);
+}
+
+TEST_F(RanksOfTest, AStageNameSparksFusedTensor) {
+  const auto refused = [&](const char* key, int64_t size, int ranks) {
+    return Message(Build(Shared("spark2_5", {{key, size}}), ranks).status());
+  };
+  const std::string heads = refused("num_attention_heads", 6, 4);
+  EXPECT_THAT(heads, HasSubstr("self_attn.q_k_v_proj.weight"));
+  EXPECT_THAT(heads, HasSubstr("6 equal parts do not divide among 4 ranks"));
+  // 6 KV heads are neither shared by four ranks nor cut among them.
+  EXPECT_THAT(Message(Build(Shared("spark2_5", {{"num_attention_heads", 12},
+                                                {"num_key_value_heads", 6}}),
+                            4)
+                          .status()),
+              HasSubstr("6 equal parts do not divide among 4 ranks"));
+  weights_.hidden = {"model.layers.1.self_attn.q_k_v_proj.weight"};
+  const Status missing = Build(Shared("spark2_5"), 2).status();
+  EXPECT_EQ(missing.code(), StatusCode::kNotFound);
+  EXPECT_THAT(Message(missing), HasSubstr("layers.1.self_attn.q_k_v_proj"));
 }
 
 TEST_F(RanksOfTest, AStageRefuseLayersThatRunOnOne) {
