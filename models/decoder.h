@@ -139,8 +139,7 @@ struct Decoder {
 
 // Whether `ranks` ranks can share a decoder with these tensors.
 // InvalidArgument: they are not 1, 2, 4 or 8, or something does not divide;
-// names tensor and sizes. Unimplemented: a layer runs on one rank only, or GPUs
-// are more than two.
+// names tensor and sizes. Unimplemented: GPUs are more than two.
 [[nodiscard]] Status CheckRanks(std::span<const TensorDecl> tensors, int ranks,
                                 DeviceKind device = DeviceKind::kCpu);
 

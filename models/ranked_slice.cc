@@ -43,9 +43,6 @@ Status CheckTensor(const TensorDecl& decl, int ranks, DeviceKind device) {
   switch (split.kind) {
     case TensorSplit::Kind::kWhole:
       return OkStatus();
-    case TensorSplit::Kind::kOneRank:
-      return Unimplemented("{}: its layer runs on one rank, not on {}",
-                           decl.name, ranks);
     case TensorSplit::Kind::kSomeRows:
       if (some(parts)) return OkStatus();
       break;
@@ -54,12 +51,13 @@ Status CheckTensor(const TensorDecl& decl, int ranks, DeviceKind device) {
       if (divides) parts = split.kv_units;
       break;
     case TensorSplit::Kind::kRows:
+    case TensorSplit::Kind::kOneOf:
       if (divides) return OkStatus();
       break;
     case TensorSplit::Kind::kColumns:
       if (!divides) break;
-      return decl.form == TensorForm::kPlain ? OkStatus()
-                                             : CheckSums(decl, ranks, device);
+      return decl.form == TensorForm::kPacked ? CheckSums(decl, ranks, device)
+                                              : OkStatus();
   }
   return InvalidArgument("{} {}: {} equal parts do not divide among {} ranks",
                          decl.name, ToString(decl.shape), parts, ranks);

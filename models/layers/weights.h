@@ -30,14 +30,15 @@ struct PackedMatrices {
   std::vector<Buffer> buffers;
   std::vector<PackedMatrix> matrices;
 
+  // One that the rank does not hold is left out.
   void Add(PackedWeight weight) {
+    if (weight.matrix.n == 0) return;
     buffers.push_back(std::move(weight.buffer));
     matrices.push_back(weight.matrix);
   }
 };
 
-// How the ranks of a stage share a matrix. One that says nothing belongs to a
-// layer that runs on one rank.
+// How the ranks of a stage share a tensor.
 namespace split {
 
 // Each rank computes all outputs.
@@ -56,7 +57,11 @@ inline constexpr TensorSplit kWhole = {};
                                                   int64_t kv_heads) {
   return {TensorSplit::Kind::kQueryKeyValue, heads, kv_heads};
 }
-// Each sums over its inputs alone.
+// The matrix belongs to one unit, and to that one's rank.
+[[nodiscard]] constexpr TensorSplit OneOf(int64_t units, int64_t unit) {
+  return {.kind = TensorSplit::Kind::kOneOf, .units = units, .unit = unit};
+}
+// Each has its columns: those of a matrix are the inputs that it sums over.
 [[nodiscard]] constexpr TensorSplit Inputs(int64_t units) {
   return {TensorSplit::Kind::kColumns, units};
 }
@@ -67,7 +72,7 @@ inline constexpr TensorSplit kWhole = {};
 struct FusedRows {
   std::string_view name;  // without prefix and ".weight"
   int64_t rows = 0;
-  TensorSplit split = {.kind = TensorSplit::Kind::kOneRank};
+  TensorSplit split = {};
   std::optional<TensorRows> elsewhere = std::nullopt;
   std::string repeated_as = {};  // as TensorDecl's
 };
@@ -156,12 +161,13 @@ class WeightScope {
   [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
                                     int64_t k) const;
   // The matrix of `part` [part rows, k], packed with its columns as rows:
-  // [k, part rows].
+  // [k, part rows]. A rank holds all of it or nothing.
   [[nodiscard]] PackedWeight Transposed(const FusedRows& part, int64_t k) const;
-  // "<name>" [shape], of any type, on the host: for a layer to keep as a
-  // Constant of as many elements. Empty while declaring.
-  [[nodiscard]] std::vector<float> Values(std::string_view name,
-                                          const Shape& shape) const;
+  // "<name>" [shape], of any type, on the host, of it what the rank holds: for
+  // a layer to keep as a Constant of as many elements. Empty while declaring.
+  [[nodiscard]] std::vector<float> Values(
+      std::string_view name, const Shape& shape,
+      const TensorSplit& split = split::kWhole) const;
   // Values that come from no tensor as they are, f32, in the memory of the
   // device.
   [[nodiscard]] Tensor Constant(std::span<const float> values) const {

@@ -30,9 +30,13 @@ std::vector<TensorSplit::Run> TensorSplit::Rows(int64_t all, int rank,
               {queries + k.begin, queries + k.end},
               {queries + keys + k.begin, queries + keys + k.end}};
     }
+    case Kind::kOneOf: {
+      const Run held = Share(units, units, rank, ranks);
+      if (unit >= held.begin && unit < held.end) break;
+      return {};
+    }
     case Kind::kWhole:
     case Kind::kColumns:
-    case Kind::kOneRank:
       break;
   }
   return {{0, all}};

@@ -1,56 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stage of several ranks has the bits of one, and refuses what cannot be
 // shared.
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include "tests/models/ranks.h"
+
 #include <thread>
 #include <tuple>
 
 #include "models/layers/weights.h"
 #include "models/ranked_slice.h"
 #include "runtime/transport/inproc_collective.h"
-#include "tests/models/cuts.h"
 #include "tests/models/fake_weights.h"
 
 namespace baton::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A tiny checkpoint's config with sizes that ranks can share, and random
-// weights.
-struct Shared {
-  explicit Shared(const std::string& name, const nlohmann::json& sizes = {}) {
-    nlohmann::json json = nlohmann::json::parse(
-        std::ifstream(TinyCheckpoint::Directory(name) + "/config.json"));
-    json.update({{"hidden_size", 128},
-                 {"num_attention_heads", 8},
-                 {"num_key_value_heads", 2},
-                 {"head_dim", 32},
-                 {"intermediate_size", 512},
-                 {"vocab_size", 320}});
-    if (!sizes.is_null()) json.update(sizes);
-    config.emplace(ModelConfig::Parse(json.dump(), name).value());
-    decoder = FindDecoder(config->architecture()).value();
-    info = decoder->describe(*config, DType::kF32).value();
-    tensors = decoder->tensors(*config).value();
-  }
-  Pipeline Run(DType dtype, const Stages& stages, int ranks) const {
-    return {*decoder, *config, *weights, dtype, stages, ranks};
-  }
-
-  std::optional<ModelConfig> config;
-  const Decoder* decoder = nullptr;
-  DecoderInfo info;
-  std::vector<TensorDecl> tensors;
-  std::unique_ptr<WeightSource> weights = NewRandomWeights(3);
-};
-
-std::vector<int32_t> Prompt() {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < 40; ++i) ids.push_back(i * 37 % 320);
-  return ids;
-}
 
 class RanksTest
     : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
@@ -107,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, RanksTest,
     ::testing::Combine(::testing::Values("apertus", "arcee", "nanbeige",
                                          "mixtral", "exaone4-hybrid",
-                                         "exaone4-tied", "spark2_5"),
+                                         "exaone4-tied", "spark2_5",
+                                         "kimi-linear"),
                        ::testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);
@@ -190,63 +155,6 @@ TEST(RanksOfGpusTest, TwoShareInputsInHalvesOfWholeGroups) {
   EXPECT_THAT(Message(halves), HasSubstr("192 inputs are no multiple of 128"));
 }
 
-// Whoever asks for the rows that a rank of two has of Spark's fused queries,
-// keys and values gets those that an even cut of the tensor would give it.
-class EvenlyCut final : public WeightSource {
- public:
-  explicit EvenlyCut(const WeightSource* source) : source_(source) {}
-  bool Has(const std::string& name) const override {
-    return source_->Has(name);
-  }
-  StatusOr<HostRows> Rows(const TensorDecl& decl, int64_t begin,
-                          int64_t end) const override {
-    if (decl.split.kind != TensorSplit::Kind::kQueryKeyValue) {
-      return source_->Rows(decl, begin, end);
-    }
-    for (const int rank : {0, 1}) {
-      int64_t even = rank * decl.shape[0] / 2;
-      for (const auto& run : decl.split.Rows(decl.shape[0], rank, 2)) {
-        if (run.begin <= begin && end <= run.end) {
-          even += begin - run.begin;
-          return source_->Rows(decl, even, even + end - begin);
-        }
-        even += run.size();
-      }
-    }
-    return NotFound("rows [{},{}) of {}", begin, end, decl.name);
-  }
-  Status Check(std::span<const TensorDecl>) const override {
-    return OkStatus();
-  }
-
- private:
-  const WeightSource* source_;
-};
-
-// A named trap: the fused tensor of 8 heads and 2 KV heads has 384 rows, but a
-// rank's are not 192 in one run.
-TEST(RanksTrapTest, SparkCutsTheFusedRowsEvenly) {
-  Shared shared("spark2_5");
-  const TensorSplit split = split::QueryKeyValue(8, 2);
-  std::vector<int64_t> rows;
-  for (const TensorSplit::Run& run : split.Rows(384, 1, 2)) {
-    rows.insert(rows.end(), {run.begin, run.end});
-  }
-  EXPECT_THAT(rows, ::testing::ElementsAre(128, 256, 288, 320, 352, 384));
-  EXPECT_EQ(split.NumRows(384, 1, 2), 192);
-  EXPECT_EQ(split.NumRows(384, 3, 4), 64 + 32 + 32) << "a KV head's copy";
-
-  const Stages whole = {{{0, shared.info.unrolled_layers()}}};
-  const auto digests = [&](int ranks) {
-    return shared.Run(DType::kF32, whole, ranks).Digests(Prompt(), 40, 2);
-  };
-  const std::vector<uint64_t> one = digests(1);
-  EXPECT_EQ(digests(2), one);
-  const std::unique_ptr<WeightSource> right = std::move(shared.weights);
-  shared.weights = std::make_unique<EvenlyCut>(right.get());
-  EXPECT_NE(digests(2), one);
-}
-
 TEST_F(RanksOfTest, AStageNameSparksFusedTensor) {
   const auto refused = [&](const char* key, int64_t size, int ranks) {
     return Message(Build(Shared("spark2_5", {{key, size}}), ranks).status());
@@ -266,14 +174,37 @@ TEST_F(RanksOfTest, AStageNameSparksFusedTensor) {
   EXPECT_THAT(Message(missing), HasSubstr("layers.1.self_attn.q_k_v_proj"));
 }
 
-TEST_F(RanksOfTest, AStageRefuseLayersThatRunOnOne) {
-  const TinyCheckpoint kimi = TinyCheckpoint::Open("kimi-linear");
-  options_.ranges = {{0, 1}};
-  options_.ranks = 2;
-  options_.weights = kimi.files.get();
-  const Status status = kimi.decoder->build(kimi.config(), options_).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(Message(status), HasSubstr("model.layers.0.self_attn"));
+// Slots are shared and latents copied: of 5 layers 3 are linear.
+TEST_F(RanksOfTest, AStageShareSlotsAndCopyLatents) {
+  options_.kv = {.pages = 4, .state_slots = 3};
+  const Shared shared("kimi-linear");
+  const std::unique_ptr<StageSlice> one = Build(shared, 1).value();
+  const std::unique_ptr<StageSlice> four = Build(shared, 4).value();
+  const int64_t latents = 2 * 4 * 16 * (36 + 12) * SizeOf(DType::kF32);
+  const int64_t slots =
+      3 * 3 * (8 * 32 * 32 + 3 * 3 * 8 * 32) * SizeOf(DType::kF32);
+  EXPECT_EQ(one->KvBytes(), slots + latents);
+  EXPECT_EQ(four->KvBytes(), slots + 4 * latents);
+}
+
+TEST_F(RanksOfTest, AStageRefuseKimisPartsThatDoNotDivide) {
+  const struct {
+    nlohmann::json sizes;
+    const char* what;
+  } kCases[] = {{{{"linear_attn_config", {{"num_heads", 6}}}},
+                 "layers.0.self_attn.q_proj.weight [192,128]: 6 equal parts"},
+                {{{"num_attention_heads", 6}, {"num_key_value_heads", 6}},
+                 "layers.2.self_attn.q_proj.weight [192,128]: 6 equal parts"},
+                {{{"v_head_dim", 20}}, "sums over 160 inputs have 1 parts"},
+                {{{"moe_intermediate_size", 96}},
+                 "experts.0.w2.weight [128,96]: sums over 96 inputs"}};
+  for (const auto& c : kCases) {
+    const Shared shared("kimi-linear", c.sizes);
+    const Status status = Build(shared, 4).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.what;
+    EXPECT_THAT(Message(status), HasSubstr(c.what));
+    EXPECT_EQ(CheckRanks(shared.tensors, 4), status);
+  }
 }
 
 TEST_F(RanksOfTest, AStageFailTogetherToLoad) {
