@@ -150,28 +150,19 @@ std::set<int> PhysicalIn(const DecoderInfo& info, const StagePlacement& stage) {
   return layers;
 }
 
-}  // namespace
-
-DecoderBytes CountBytes(const DecoderInfo& info,
-                        std::span<const TensorDecl> tensors, DType dtype,
-                        DeviceKind device, int ranks) {
-  DecoderBytes bytes;
-  bytes.device = device;
-  bytes.ranks = ranks;
-  bytes.layers.assign(static_cast<size_t>(info.num_layers), 0);
+// Adds what one rank holds.
+void AddRank(DecoderBytes& bytes, std::span<const TensorDecl> tensors,
+             DType dtype, int rank) {
+  const auto packed = [&](int64_t n, int64_t k) {
+    return PackedBytesOn(bytes.device, n, k, dtype);
+  };
   int64_t fused_rows = 0;  // of the packed matrix that may go on
-  std::unordered_set<std::string> counted;
   for (const TensorDecl& decl : tensors) {
-    if (counted.insert(decl.name).second) {
-      bytes.parameters += decl.shape.NumElements();
-    }
-    const auto packed = [&](int64_t n, int64_t k) {
-      return PackedBytesOn(device, n, k, dtype);
-    };
-    // Every rank holds as much as the first.
-    const int64_t rows = decl.split.Rows(decl.shape[0], 0, ranks).size();
+    const int64_t rows = decl.split.NumRows(decl.shape[0], rank, bytes.ranks);
     const int64_t columns =
-        decl.split.Columns(decl.shape.NumElements() / decl.shape[0], 0, ranks)
+        decl.split
+            .Columns(decl.shape.NumElements() / decl.shape[0], rank,
+                     bytes.ranks)
             .size();
     int64_t held = 0;
     switch (decl.form) {
@@ -192,9 +183,27 @@ DecoderBytes CountBytes(const DecoderInfo& info,
         fused_rows += rows;
         break;
     }
-    PartOf(bytes, decl.owner) += ranks * held;
-    if (decl.owner.routed) bytes.routed += ranks * held;
+    PartOf(bytes, decl.owner) += held;
+    if (decl.owner.routed) bytes.routed += held;
   }
+}
+
+}  // namespace
+
+DecoderBytes CountBytes(const DecoderInfo& info,
+                        std::span<const TensorDecl> tensors, DType dtype,
+                        DeviceKind device, int ranks) {
+  DecoderBytes bytes;
+  bytes.device = device;
+  bytes.ranks = ranks;
+  bytes.layers.assign(static_cast<size_t>(info.num_layers), 0);
+  std::unordered_set<std::string> counted;
+  for (const TensorDecl& decl : tensors) {
+    if (counted.insert(decl.name).second) {
+      bytes.parameters += decl.shape.NumElements();
+    }
+  }
+  for (int rank = 0; rank < ranks; ++rank) AddRank(bytes, tensors, dtype, rank);
   return bytes;
 }
 

@@ -98,6 +98,7 @@ void StageActor::Handle(LoadStage message) {
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> weights,
                            OpenWeights(spec, config, *decoder));
     SliceOptions slice;
+    slice.stage = options_.name;
     slice.ranges = spec.ranges;
     slice.dtype = spec.dtype;
     slice.kv = spec.kv;

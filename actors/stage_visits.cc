@@ -308,6 +308,7 @@ StatusOr<VisitResult> StageActor::Forward(const StepDescriptor& step, int pass,
   }
   AttentionBatch batch{spans, positions};
   VisitArgs args;
+  args.step = step.step;
   args.range = spec_->ranges[static_cast<size_t>(pass)];
   args.batch = &batch;
   if (IsFirst(pass)) {

@@ -61,6 +61,7 @@ struct Capture {
 
 // One micro-batch at one stage: a run of unrolled layers.
 struct VisitArgs {
+  StepId step;                  // in the log
   UnrolledRange range;          // one of the slice's
   const AttentionBatch* batch;  // all rows
   // [rows]; used where range.begin == 0. -1 - s stands for the token that was
@@ -105,6 +106,7 @@ class StageSlice {
 };
 
 struct SliceOptions {
+  std::string_view stage;             // in the log; outlives the slice
   std::vector<UnrolledRange> ranges;  // ascending, disjoint, not empty
   DType dtype = DType::kBF16;         // of weights and activations
   KvSizes kv;
@@ -139,8 +141,7 @@ struct Decoder {
 
 // Whether `ranks` ranks can share a decoder with these tensors.
 // InvalidArgument: they are not 1, 2, 4 or 8, or something does not divide;
-// names tensor and sizes. Unimplemented: a layer runs on one rank only, or GPUs
-// are more than two.
+// names tensor and sizes. Unimplemented: GPUs are more than two.
 [[nodiscard]] Status CheckRanks(std::span<const TensorDecl> tensors, int ranks,
                                 DeviceKind device = DeviceKind::kCpu);
 

@@ -141,7 +141,7 @@ class DecoderSlice final : public StageSlice {
   // Submits a visit whose arrays are in the memory of the device.
   Status Visit(const VisitArgs& args, const Step::Parts& parts,
                VisitResult& result) const {
-    Step step(parts);
+    Step step(parts, args.step);
     BATON_ASSIGN_OR_RETURN(Form stream, Enter(args, step));
     for (int u = args.range.begin; u < args.range.end; ++u) {
       const UnrolledLayer layer(u);

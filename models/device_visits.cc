@@ -344,6 +344,7 @@ StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
   kept.batch.device = &kept.device;
 
   VisitArgs there;
+  there.step = args.step;
   there.range = args.range;
   there.batch = &kept.batch;
   there.ids = layout.Ids(kept.block.data());

@@ -36,25 +36,31 @@ Status CheckSums(const TensorDecl& decl, int ranks, DeviceKind device) {
 Status CheckTensor(const TensorDecl& decl, int ranks, DeviceKind device) {
   const TensorSplit& split = decl.split;
   const bool divides = split.units % ranks == 0;
+  const auto some = [ranks](int64_t units) {
+    return units % ranks == 0 || ranks % units == 0;
+  };
+  int64_t parts = split.units;
   switch (split.kind) {
     case TensorSplit::Kind::kWhole:
       return OkStatus();
-    case TensorSplit::Kind::kOneRank:
-      return Unimplemented("{}: its layer runs on one rank, not on {}",
-                           decl.name, ranks);
     case TensorSplit::Kind::kSomeRows:
-      if (divides || ranks % split.units == 0) return OkStatus();
+      if (some(parts)) return OkStatus();
+      break;
+    case TensorSplit::Kind::kQueryKeyValue:
+      if (divides && some(split.kv_units)) return OkStatus();
+      if (divides) parts = split.kv_units;
       break;
     case TensorSplit::Kind::kRows:
+    case TensorSplit::Kind::kOneOf:
       if (divides) return OkStatus();
       break;
     case TensorSplit::Kind::kColumns:
       if (!divides) break;
-      return decl.form == TensorForm::kPlain ? OkStatus()
-                                             : CheckSums(decl, ranks, device);
+      return decl.form == TensorForm::kPacked ? CheckSums(decl, ranks, device)
+                                              : OkStatus();
   }
   return InvalidArgument("{} {}: {} equal parts do not divide among {} ranks",
-                         decl.name, ToString(decl.shape), split.units, ranks);
+                         decl.name, ToString(decl.shape), parts, ranks);
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
       .tp = &tp,
       .dtype = options.dtype,
       .stream_dtype = info.stream_dtype,
+      .stage = options.stage,
       .add = add,
       .sample = sample,
       .sizes = options.kv,
@@ -122,7 +123,8 @@ Step::Parts SliceRuntime::StepParts(const AttentionBatch* batch) const {
           .batch = batch,
           .add = add,
           .dtype = dtype,
-          .stream_dtype = stream_dtype};
+          .stream_dtype = stream_dtype,
+          .stage = stage};
 }
 
 LayerMemory SliceRuntime::Memory(UnrolledLayer layer) const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/ops/norm.h"
@@ -49,6 +50,7 @@ struct SliceRuntime {
   Collective* tp = nullptr;
   DType dtype = DType::kF32;
   DType stream_dtype = DType::kF32;
+  std::string_view stage;
   KernelFn<Add> add = nullptr;
   KernelFn<Sample> sample = nullptr;
   KvSizes sizes;  // that sequences can have

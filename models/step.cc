@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "runtime/base/log.h"
+
 namespace baton {
 
 KvPages Step::kv() const {
@@ -36,9 +38,23 @@ Scratch Step::Reduced(Scratch partial, Collective& group) {
   const View rows = partial.view();
   Scratch sum = NewScratch(rows.dim(0), rows.dim(1));
   if (status_.ok()) {
+    LogCollective("all_reduce", group, rows);
     Keep(group.AllReduce(rows, sum.view(), *parts_.stream));
   }
   return sum;
+}
+
+void Step::Gather(ConstView part, View out) {
+  if (!status_.ok()) return;
+  LogCollective("all_gather", tp(), part);
+  Keep(tp().AllGather(part, out, *parts_.stream));
+}
+
+void Step::LogCollective(std::string_view kind, const Collective& group,
+                         ConstView rows) const {
+  LogTrace("collective", "step={} stage={} kind={} ranks={} rank={} rows={}",
+           number_.value(), parts_.stage, kind, group.size(), group.rank(),
+           rows.dim(0));
 }
 
 void Step::Copy(View to, ConstView from) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/delta_attention.h"
@@ -40,8 +41,11 @@ class Step {
     KernelFn<Add> add = nullptr;
     DType dtype = DType::kF32;         // of weights and activations
     DType stream_dtype = DType::kF32;  // of the residual stream
+    std::string_view stage;            // in the log; outlives the step
   };
-  explicit Step(const Parts& parts) : parts_(parts) {}
+  // `number`: of the visit, in the log.
+  explicit Step(const Parts& parts, StepId number = {})
+      : parts_(parts), number_(number) {}
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
@@ -64,16 +68,18 @@ class Step {
   // Submits a kernel, unless something has failed.
   template <typename Op>
   void Run(KernelFn<Op> kernel, const typename Op::Args& args) {
-    if (status_.ok()) Keep(kernel(args, *parts_.stream));
+    if (!status_.ok()) return;
+    if constexpr (requires { args.group; }) {
+      LogCollective(Op::kName, *args.group, args.partial);
+    }
+    Keep(kernel(args, *parts_.stream));
   }
   // The sum [rows, n] of the ranks' `partial` [rows, n] f32, in the compute
   // dtype. Of one rank: what it has, in whatever dtype.
   [[nodiscard]] Scratch Reduced(Scratch partial, Collective& group);
   // Fills `out` [rows, n] with the ranks' `part` [rows, n / ranks] beside each
   // other; a view without data wants nothing.
-  void Gather(ConstView part, View out) {
-    if (status_.ok()) Keep(tp().AllGather(part, out, *parts_.stream));
-  }
+  void Gather(ConstView part, View out);
   // stream = cast(stream + update).
   void AddTo(View stream, ConstView update) {
     Run<Add>(parts_.add, {.stream = stream, .update = update});
@@ -95,7 +101,13 @@ class Step {
   void Keep(const Status& status);
 
  private:
+  // At Trace, as the rank enters it: the ranks' lines differ in `rank` alone,
+  // or one has taken another way. Not of recorded visits that a GPU repeats.
+  void LogCollective(std::string_view kind, const Collective& group,
+                     ConstView rows) const;
+
   Parts parts_;
+  StepId number_;
   LayerMemory memory_;
   UnrolledLayer layer_{-1};
   Status status_;

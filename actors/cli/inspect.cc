@@ -19,6 +19,7 @@ struct Flags {
   std::string checkpoint;
   std::string dtype = "bf16";
   bool tensors = false;
+  int tp = 1;
 };
 
 bool HasWeights(const std::string& directory) {
@@ -67,6 +68,55 @@ void PrintStates(const DecoderInfo& info) {
   }
 }
 
+int64_t WeightBytes(const DecoderBytes& bytes) {
+  int64_t weights = bytes.embedding + bytes.final;
+  for (int64_t layer : bytes.layers) weights += layer;
+  return weights;
+}
+
+// What each of `ranks` ranks, or which of them, holds of a tensor.
+std::string ShareText(const TensorDecl& decl, int ranks) {
+  const TensorSplit& split = decl.split;
+  const int64_t all = decl.shape[0];
+  const auto copies = [ranks](int64_t units) {
+    return units >= ranks ? std::string()
+                          : fmt::format(", each on {} ranks", ranks / units);
+  };
+  const std::vector<TensorSplit::Run> runs = split.Rows(all, 0, ranks);
+  switch (split.kind) {
+    case TensorSplit::Kind::kWhole:
+      return "all on every rank";
+    case TensorSplit::Kind::kRows:
+      return fmt::format("{} rows", runs[0].size());
+    case TensorSplit::Kind::kSomeRows:
+      return fmt::format("{} rows{}", runs[0].size(), copies(split.units));
+    case TensorSplit::Kind::kQueryKeyValue:
+      return fmt::format("{} rows of queries; of keys and of values {} rows{}",
+                         runs[0].size(), runs[1].size(),
+                         copies(split.kv_units));
+    case TensorSplit::Kind::kOneOf:
+      return fmt::format("all on rank {}", split.unit * ranks / split.units);
+    case TensorSplit::Kind::kColumns: {
+      const int64_t columns = decl.shape.NumElements() / all;
+      return fmt::format("{} columns", split.Columns(columns, 0, ranks).size());
+    }
+  }
+  return "";
+}
+
+// Every tensor once; of several ranks with what each holds.
+void PrintTensors(std::span<const TensorDecl> tensors, int ranks) {
+  std::set<std::string> listed;
+  for (const TensorDecl& decl : tensors) {
+    // Of an embedding a rank has columns, of the tied head rows.
+    const std::string share =
+        ranks == 1 ? "" : fmt::format(": {}", ShareText(decl, ranks));
+    if (!listed.insert(decl.name + share).second) continue;
+    std::printf("%s %s%s\n", decl.name.c_str(), ToString(decl.shape).c_str(),
+                share.c_str());
+  }
+}
+
 void PrintFacts(const OpenedModel& model, const DecoderBytes& bytes) {
   const DecoderInfo& info = model.info;
   std::printf("decoder            %s\n", info.architecture.c_str());
@@ -82,9 +132,8 @@ void PrintFacts(const OpenedModel& model, const DecoderBytes& bytes) {
   std::printf("context            %lld\n",
               static_cast<long long>(info.max_positions));
   PrintStates(info);
-  int64_t weights = bytes.embedding + bytes.final;
-  for (int64_t layer : bytes.layers) weights += layer;
-  std::printf("weights in memory  %s\n", HumanBytes(weights).c_str());
+  std::printf("weights in memory  %s\n",
+              HumanBytes(WeightBytes(bytes)).c_str());
   std::string eos;
   for (int32_t id : model.eos_ids) eos += fmt::format(" {}", id);
   std::printf("end tokens        %s\n", eos.empty() ? " none" : eos.c_str());
@@ -95,14 +144,15 @@ Status Inspect(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(
       const OpenedModel model,
       OpenModel(flags.checkpoint, dtype, WeightsCheck::kConfigOnly));
+  BATON_RETURN_IF_ERROR(CheckRanks(model.tensors, flags.tp));
   PrintFacts(model, CountBytes(model.info, model.tensors, dtype));
-  if (flags.tensors) {
-    std::set<std::string> listed;
-    for (const TensorDecl& decl : model.tensors) {
-      if (!listed.insert(decl.name).second) continue;  // a tied head
-      std::printf("%s %s\n", decl.name.c_str(), ToString(decl.shape).c_str());
-    }
+  if (flags.tp > 1) {
+    const int64_t all = WeightBytes(CountBytes(model.info, model.tensors, dtype,
+                                               DeviceKind::kCpu, flags.tp));
+    std::printf("weights a rank     %s bytes on each of %d\n",
+                Grouped(all / flags.tp).c_str(), flags.tp);
   }
+  if (flags.tensors || flags.tp > 1) PrintTensors(model.tensors, flags.tp);
   if (!HasWeights(flags.checkpoint)) {
     std::printf("tensors            no weights here, config.json only\n");
     return OkStatus();
@@ -131,6 +181,8 @@ void AddInspect(CLI::App& app, int* exit_code) {
   sub->add_option("--dtype", flags->dtype, "bf16 or f32")
       ->check(CLI::IsMember({"bf16", "f32"}));
   sub->add_flag("--tensors", flags->tensors, "list the declared tensors");
+  sub->add_option("--tp", flags->tp,
+                  "ranks: list what each holds of every tensor");
   sub->callback([flags, exit_code] {
     if (Status status = Inspect(*flags); !status.ok()) {
       *exit_code = Fail(status);

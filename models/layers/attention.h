@@ -139,26 +139,28 @@ class HeadGatedAttention {
  public:
   HeadGatedAttention(const WeightScope& w, const AttentionShape& shape,
                      const RopeFrequencies& rope)
-      : shape_(shape),
+      : gates_(shape.OfRank(w.ranks()).heads),
         qkvg_(w,
-              {{"q_k_v_proj", shape.QueryColumns() + 2 * shape.KeyColumns()},
-               {"g_proj", shape.heads}},
+              {{"q_k_v_proj", shape.QueryColumns() + 2 * shape.KeyColumns(),
+                split::QueryKeyValue(shape.heads, shape.kv_heads)},
+               {"g_proj", shape.heads, split::Outputs(shape.heads)}},
               shape.hidden),
         heads_(w, shape, rope),
         gate_(w.Kernel<GateHeads>()),
-        out_(w, {{"out_proj", shape.hidden}}, shape.QueryColumns()) {}
+        out_(w, {{"out_proj", shape.hidden, split::Inputs(shape.heads)}},
+             shape.QueryColumns()) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
     const Scratch qkvg = qkvg_(x.view(), step);  // [rows, q | k | v | gates]
     const Scratch heads = heads_(qkvg.view(), step);
-    step.Run<GateHeads>(gate_, {.x = heads.view().Heads(shape_.heads),
+    step.Run<GateHeads>(gate_, {.x = heads.view().Heads(gates_),
                                 .gate = qkvg.view().Columns(
-                                    qkvg_.out() - shape_.heads, qkvg_.out())});
+                                    qkvg_.out() - gates_, qkvg_.out())});
     return {out_(heads.view(), step), step};
   }
 
  private:
-  AttentionShape shape_;
+  int64_t gates_;  // one a head of the rank
   Linear qkvg_;
   PagedHeads heads_;
   KernelFn<GateHeads> gate_;

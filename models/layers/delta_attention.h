@@ -22,16 +22,22 @@ struct DeltaAttentionShape {
   int64_t head_dim = 0;
   int64_t taps = 0;  // of the convolutions
 
+  // Of a rank: an equal run of heads.
+  [[nodiscard]] DeltaAttentionShape OfRank(int ranks) const {
+    DeltaAttentionShape shape = *this;
+    shape.heads = heads / ranks;
+    return shape;
+  }
+  [[nodiscard]] int64_t Wide() const { return heads * head_dim; }
   // Of q, k and v together.
-  [[nodiscard]] int64_t Channels() const { return 3 * heads * head_dim; }
+  [[nodiscard]] int64_t Channels() const { return 3 * Wide(); }
   // A sequence's slot: the recurrence's state, then the convolutions'.
   [[nodiscard]] int64_t RecurrentBytes() const {
-    return heads * head_dim * head_dim * SizeOf(DType::kF32);
+    return Wide() * head_dim * SizeOf(DType::kF32);
   }
   [[nodiscard]] int64_t SlotBytes(DType dtype) const {
-    constexpr int64_t kAligned = 64;
     const int64_t conv = (taps - 1) * Channels() * SizeOf(dtype);
-    return PadTo(RecurrentBytes() + conv, kAligned);
+    return PadTo(RecurrentBytes() + conv, kSlotAlignment);
   }
 };
 
@@ -39,28 +45,33 @@ struct DeltaAttentionShape {
 //   q, k, v = heads of silu(conv(W x))
 //   o       = delta rule with decay W (W x) and beta W x
 //   out     = W (norm(o) * sigmoid(W (W x)))
-// There are no positions, and no keys that are kept.
+// There are no positions, and no keys that are kept. Ranks share the heads,
+// with their channels and states; the inner of W (W x) is whole on each.
 class KimiDeltaAttention {
  public:
   KimiDeltaAttention(const WeightScope& w, const DeltaAttentionShape& shape,
                      float eps)
-      : shape_(shape),
+      : shape_(shape.OfRank(w.ranks())),
         eps_(eps),
         in_(w,
-            {{"q_proj", Wide()},
-             {"k_proj", Wide()},
-             {"v_proj", Wide()},
-             {"f_a_proj", shape.head_dim},
-             {"g_a_proj", shape.head_dim},
-             {"b_proj", shape.heads}},
+            {{"q_proj", shape.Wide(), split::Outputs(shape.heads)},
+             {"k_proj", shape.Wide(), split::Outputs(shape.heads)},
+             {"v_proj", shape.Wide(), split::Outputs(shape.heads)},
+             {"f_a_proj", shape.head_dim, split::kWhole},
+             {"g_a_proj", shape.head_dim, split::kWhole},
+             {"b_proj", shape.heads, split::Outputs(shape.heads)}},
             shape.hidden),
-        decay_(w, {{"f_b_proj", Wide()}}, shape.head_dim),
-        gate_(w, {{"g_b_proj", Wide()}}, shape.head_dim),
-        out_(w, {{"o_proj", shape.hidden}}, Wide()),
-        taps_(Taps(w)),
-        rate_(Rate(w)),
-        decay_bias_(w.Constant(w.Values("dt_bias", {Wide()}),
-                               {shape.heads, shape.head_dim})),
+        decay_(w, {{"f_b_proj", shape.Wide(), split::Outputs(shape.heads)}},
+               shape.head_dim),
+        gate_(w, {{"g_b_proj", shape.Wide(), split::Outputs(shape.heads)}},
+              shape.head_dim),
+        out_(w, {{"o_proj", shape.hidden, split::Inputs(shape.heads)}},
+             shape.Wide()),
+        taps_(Taps(w, shape)),
+        rate_(Rate(w, shape.heads)),
+        decay_bias_(w.Constant(
+            w.Values("dt_bias", {shape.Wide()}, split::Outputs(shape.heads)),
+            {shape_.heads, shape.head_dim})),
         out_norm_(w.Constant(w.Values("o_norm.weight", {shape.head_dim}))),
         short_conv_(w.Kernel<ShortConv>()),
         delta_rule_(w.Kernel<DeltaRule>()),
@@ -81,7 +92,7 @@ class KimiDeltaAttention {
                          .states = step.states(shape_.RecurrentBytes()),
                          .batch = &step.batch(),
                          .out = qkv.view()});
-    const Scratch heads = step.NewScratch(x.view().dim(0), Wide());
+    const Scratch heads = step.NewScratch(x.view().dim(0), shape_.Wide());
     step.Run<DeltaRule>(
         delta_rule_,
         {.q = Heads(qkv.view(), 0),
@@ -103,41 +114,45 @@ class KimiDeltaAttention {
   }
 
  private:
-  [[nodiscard]] int64_t Wide() const { return shape_.heads * shape_.head_dim; }
   [[nodiscard]] View Heads(View columns, int64_t part) const {
-    return columns.Columns(part * Wide(), (part + 1) * Wide())
+    return columns.Columns(part * shape_.Wide(), (part + 1) * shape_.Wide())
         .Heads(shape_.heads);
   }
 
-  // [taps, channels] of three tensors [channels of one, 1, taps].
-  [[nodiscard]] Tensor Taps(const WeightScope& w) const {
+  // [taps, channels] of three tensors [channels of one, 1, taps]; `all`: of all
+  // ranks.
+  [[nodiscard]] Tensor Taps(const WeightScope& w,
+                            const DeltaAttentionShape& all) const {
     const int64_t channels = shape_.Channels();
     std::vector<float> taps(static_cast<size_t>(shape_.taps * channels));
     int64_t first = 0;
     for (const std::string_view name :
          {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
-      const std::vector<float> one = w.Values(name, {Wide(), 1, shape_.taps});
+      const std::vector<float> one =
+          w.Values(name, {all.Wide(), 1, all.taps}, split::Outputs(all.heads));
       for (size_t i = 0; i < one.size(); ++i) {
         const auto at = static_cast<int64_t>(i);
         const int64_t channel = first + at / shape_.taps;
         taps[static_cast<size_t>(at % shape_.taps * channels + channel)] =
             one[i];
       }
-      first += Wide();
+      first += shape_.Wide();
     }
     return w.Constant(taps, {shape_.taps, channels});
   }
 
-  // [heads] of exp(A_log), in double and rounded once.
-  [[nodiscard]] Tensor Rate(const WeightScope& w) const {
-    std::vector<float> rate = w.Values("A_log", {1, 1, shape_.heads, 1});
+  // [heads] of exp(A_log), in double and rounded once; `heads`: of all ranks,
+  // which lie in columns.
+  [[nodiscard]] static Tensor Rate(const WeightScope& w, int64_t heads) {
+    std::vector<float> rate =
+        w.Values("A_log", {1, 1, heads, 1}, split::Inputs(heads));
     std::transform(rate.begin(), rate.end(), rate.begin(), [](float log) {
       return static_cast<float>(std::exp(static_cast<double>(log)));
     });
     return w.Constant(rate);
   }
 
-  DeltaAttentionShape shape_;
+  DeltaAttentionShape shape_;  // of the rank
   float eps_;
   Linear in_;
   Linear decay_;

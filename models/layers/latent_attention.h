@@ -23,22 +23,32 @@ struct LatentAttentionShape {
   int64_t value = 0;   // value dimensions of a head
 
   [[nodiscard]] int64_t HeadWidth() const { return own + shared; }  // of q
+  // Of a rank: an equal run of heads, which look at all of a latent.
+  [[nodiscard]] LatentAttentionShape OfRank(int ranks) const {
+    LatentAttentionShape shape = *this;
+    shape.heads = heads / ranks;
+    return shape;
+  }
 };
 
 // Multi-head latent attention without positions, absorbed
 // (kernels/ops/latent_attention.h). The checkpoint has one matrix from latents
-// to keys and values, head by head: key rows, then value rows.
+// to keys and values, head by head: key rows, then value rows. Ranks share the
+// heads; each computes and keeps the latents.
 class MultiHeadLatentAttention {
  public:
   MultiHeadLatentAttention(const WeightScope& w,
                            const LatentAttentionShape& shape, float latent_eps)
-      : shape_(shape),
+      : shape_(shape.OfRank(w.ranks())),
         q_kv_(w,
-              {{"q_proj", shape.heads * shape.HeadWidth()},
-               {"kv_a_proj_with_mqa", shape.latent + shape.shared}},
+              {{"q_proj", shape.heads * shape.HeadWidth(),
+                split::Outputs(shape.heads)},
+               {"kv_a_proj_with_mqa", shape.latent + shape.shared,
+                split::kWhole}},
               shape.hidden),
         norm_(w, "kv_a_layernorm", shape.latent, latent_eps),
-        out_(w, {{"o_proj", shape.hidden}}, shape.heads * shape.value),
+        out_(w, {{"o_proj", shape.hidden, split::Inputs(shape.heads)}},
+             shape.heads * shape.value),
         head_matmul_(w.Kernel<HeadMatmul>()),
         latent_write_(w.Kernel<LatentWrite>()),
         attention_(w.Kernel<LatentAttention>()) {
@@ -48,11 +58,15 @@ class MultiHeadLatentAttention {
         .shape = {shape.heads * (shape.own + shape.value), shape.latent}};
     for (int64_t h = 0; h < shape.heads; ++h) {
       const WeightScope head = parts.In(std::to_string(h));
+      const TensorSplit own = split::OneOf(shape.heads, h);
       keys_.Add(head.Transposed(
-          {.name = "key", .rows = shape.own, .elsewhere = rows}, shape.latent));
+          {.name = "key", .rows = shape.own, .split = own, .elsewhere = rows},
+          shape.latent));
       rows.first += shape.own;
-      const FusedRows value = {
-          .name = "value", .rows = shape.value, .elsewhere = rows};
+      const FusedRows value = {.name = "value",
+                               .rows = shape.value,
+                               .split = own,
+                               .elsewhere = rows};
       values_.Add(head.Matrix({&value, 1}, shape.latent));
       rows.first += shape.value;
     }
@@ -91,11 +105,11 @@ class MultiHeadLatentAttention {
   }
 
  private:
-  LatentAttentionShape shape_;
+  LatentAttentionShape shape_;  // of the rank
   Linear q_kv_;
   Norm norm_;
-  PackedMatrices keys_;    // [latent, own] of each head
-  PackedMatrices values_;  // [value, latent] of each head
+  PackedMatrices keys_;    // [latent, own] of each of the rank's heads
+  PackedMatrices values_;  // [value, latent] of each of them
   Linear out_;
   KernelFn<HeadMatmul> head_matmul_;
   KernelFn<LatentWrite> latent_write_;

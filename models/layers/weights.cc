@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/weights.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
 namespace baton {
 namespace {
-
-// Host memory a generated or converted piece of a tensor may take at a time.
-constexpr int64_t kPieceBytes = int64_t{32} << 20;
 
 template <typename From, typename To>
 void ConvertRow(const From* from, To* to, int64_t n) {
@@ -118,56 +114,13 @@ Status Transpose(const WeightLoader&, ConstView rows, int64_t first, void* to) {
 
 Status Append(const WeightLoader&, ConstView rows, int64_t, void* to) {
   std::vector<float>& values = *static_cast<std::vector<float>*>(to);
-  const auto count = static_cast<size_t>(rows.shape().NumElements());
   const size_t before = values.size();
-  values.resize(before + count);
-  const ConstView flat(rows.data(), rows.dtype(),
-                       {1, static_cast<int64_t>(count)});
-  return Convert(flat, DType::kF32,
+  values.resize(before + static_cast<size_t>(rows.shape().NumElements()));
+  return Convert(rows, DType::kF32,
                  reinterpret_cast<std::byte*>(values.data() + before));
 }
 
 }  // namespace
-
-// Gives `sink` what the rank holds of the tensor's rows, in pieces.
-Status WeightLoader::ForRows(const TensorDecl& decl, RowsSink sink, void* to) {
-  const TensorSplit::Run rows = decl.split.Rows(decl.shape[0], rank(), ranks());
-  const int64_t row_elements = decl.shape.NumElements() / decl.shape[0];
-  const int64_t piece =
-      std::max<int64_t>(1, kPieceBytes / (row_elements * SizeOf(DType::kF32)));
-  for (int64_t begin = rows.begin; begin < rows.end; begin += piece) {
-    const int64_t end = std::min(rows.end, begin + piece);
-    BATON_ASSIGN_OR_RETURN(HostRows host,
-                           options_->weights->Rows(decl, begin, end));
-    if (host.view.shape().NumElements() != (end - begin) * row_elements) {
-      return InvalidArgument("{}: shape {}, expected rows of {}", decl.name,
-                             ToString(host.view.shape()), ToString(decl.shape));
-    }
-    ConstView held = host.view;
-    if (decl.split.kind == TensorSplit::Kind::kColumns) {
-      const TensorSplit::Run columns =
-          decl.split.Columns(row_elements, rank(), ranks());
-      held = held.Columns(columns.begin, columns.end);
-    }
-    const Status status = sink(*this, held, begin - rows.begin, to);
-    if (!status.ok()) {
-      return Annotate(status, "load " + decl.name);
-    }
-  }
-  options_->weights->Drop(decl);
-  elements_ += decl.shape.NumElements();
-  if (options_->progress) {
-    const int64_t size = SizeOf(options_->dtype);
-    options_->progress(elements_ * size, total_ * size);
-  }
-  return OkStatus();
-}
-
-StatusOr<Buffer> WeightLoader::Allocate(int64_t bytes) {
-  BATON_ASSIGN_OR_RETURN(Buffer buffer, options_->device->Allocate(bytes));
-  bytes_ += bytes;
-  return buffer;
-}
 
 WeightScope WeightScope::In(std::string_view name) const {
   return {*loader_, owner_, fmt::format("{}{}.", prefix_, name)};
@@ -271,7 +224,7 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
                                  int64_t k) const {
   const int ranks = loader_->ranks();
   const auto rows_of = [&](const FusedRows& part) {
-    return part.split.Rows(part.rows, loader_->rank(), ranks).size();
+    return part.split.NumRows(part.rows, loader_->rank(), ranks);
   };
   // Parts lie under each other, so that they have the same columns.
   const int64_t held = parts[0].split.Columns(k, loader_->rank(), ranks).size();
@@ -296,7 +249,7 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
                  .elsewhere = Elsewhere(part, k),
                  .repeated_as = part.repeated_as});
     if (decl == nullptr) continue;
-    if (first_row == 0) weight = NewPacked(n, held, leaves, halves);
+    if (first_row == 0 && n > 0) weight = NewPacked(n, held, leaves, halves);
     if (!loader_->status_.ok()) return weight;
     const SliceOptions& options = *loader_->options_;
     PackedTarget target{
@@ -317,7 +270,12 @@ PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
                .split = part.split,
                .elsewhere = Elsewhere(part, k)});
   if (decl == nullptr) return {.matrix = {.n = k, .k = part.rows}};
-  PackedWeight weight = NewPacked(k, part.rows, MatmulLeaves(part.rows), 0);
+  PackedWeight weight;
+  if (part.split.NumRows(part.rows, loader_->rank(), loader_->ranks()) == 0) {
+    loader_->Keep(loader_->ForRows(*decl, &Transpose, nullptr));
+    return weight;
+  }
+  weight = NewPacked(k, part.rows, MatmulLeaves(part.rows), 0);
   const SliceOptions& options = *loader_->options_;
   StatusOr<Tensor> columns =
       Tensor::AllocateHost(options.dtype, {k, part.rows});
@@ -337,10 +295,13 @@ PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
 }
 
 std::vector<float> WeightScope::Values(std::string_view name,
-                                       const Shape& shape) const {
+                                       const Shape& shape,
+                                       const TensorSplit& split) const {
   std::vector<float> values;
-  const TensorDecl* decl = Declare(
-      {.name = FullName(name), .shape = shape, .form = TensorForm::kFloats});
+  const TensorDecl* decl = Declare({.name = FullName(name),
+                                    .shape = shape,
+                                    .form = TensorForm::kFloats,
+                                    .split = split});
   if (decl == nullptr) return values;
   loader_->Keep(loader_->ForRows(*decl, &Append, &values));
   if (!loader_->status_.ok()) return {};

@@ -30,14 +30,15 @@ struct PackedMatrices {
   std::vector<Buffer> buffers;
   std::vector<PackedMatrix> matrices;
 
+  // One that the rank does not hold is left out.
   void Add(PackedWeight weight) {
+    if (weight.matrix.n == 0) return;
     buffers.push_back(std::move(weight.buffer));
     matrices.push_back(weight.matrix);
   }
 };
 
-// How the ranks of a stage share a matrix. One that says nothing belongs to a
-// layer that runs on one rank.
+// How the ranks of a stage share a tensor.
 namespace split {
 
 // Each rank computes all outputs.
@@ -50,7 +51,17 @@ inline constexpr TensorSplit kWhole = {};
 [[nodiscard]] constexpr TensorSplit SharedOutputs(int64_t units) {
   return {TensorSplit::Kind::kSomeRows, units};
 }
-// Each sums over its inputs alone.
+// Of heads' queries, and keys and values of KV heads, under each other: of each
+// of the three its own.
+[[nodiscard]] constexpr TensorSplit QueryKeyValue(int64_t heads,
+                                                  int64_t kv_heads) {
+  return {TensorSplit::Kind::kQueryKeyValue, heads, kv_heads};
+}
+// The matrix belongs to one unit, and to that one's rank.
+[[nodiscard]] constexpr TensorSplit OneOf(int64_t units, int64_t unit) {
+  return {.kind = TensorSplit::Kind::kOneOf, .units = units, .unit = unit};
+}
+// Each has its columns: those of a matrix are the inputs that it sums over.
 [[nodiscard]] constexpr TensorSplit Inputs(int64_t units) {
   return {TensorSplit::Kind::kColumns, units};
 }
@@ -61,7 +72,7 @@ inline constexpr TensorSplit kWhole = {};
 struct FusedRows {
   std::string_view name;  // without prefix and ".weight"
   int64_t rows = 0;
-  TensorSplit split = {.kind = TensorSplit::Kind::kOneRank};
+  TensorSplit split = {};
   std::optional<TensorRows> elsewhere = std::nullopt;
   std::string repeated_as = {};  // as TensorDecl's
 };
@@ -99,6 +110,9 @@ class WeightLoader {
                               int64_t first, void* to);
 
   Status ForRows(const TensorDecl& decl, RowsSink sink, void* to);
+  // Of one run, whose rows come `first` rows after the rank's first.
+  Status ForRun(const TensorDecl& decl, const TensorSplit::Run& run,
+                int64_t first, RowsSink sink, void* to) const;
   StatusOr<Buffer> Allocate(int64_t bytes);
   void Keep(const Status& status) {
     if (status_.ok()) status_ = status;
@@ -147,12 +161,13 @@ class WeightScope {
   [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
                                     int64_t k) const;
   // The matrix of `part` [part rows, k], packed with its columns as rows:
-  // [k, part rows].
+  // [k, part rows]. A rank holds all of it or nothing.
   [[nodiscard]] PackedWeight Transposed(const FusedRows& part, int64_t k) const;
-  // "<name>" [shape], of any type, on the host: for a layer to keep as a
-  // Constant of as many elements. Empty while declaring.
-  [[nodiscard]] std::vector<float> Values(std::string_view name,
-                                          const Shape& shape) const;
+  // "<name>" [shape], of any type, on the host, of it what the rank holds: for
+  // a layer to keep as a Constant of as many elements. Empty while declaring.
+  [[nodiscard]] std::vector<float> Values(
+      std::string_view name, const Shape& shape,
+      const TensorSplit& split = split::kWhole) const;
   // Values that come from no tensor as they are, f32, in the memory of the
   // device.
   [[nodiscard]] Tensor Constant(std::span<const float> values) const {

@@ -11,6 +11,8 @@ namespace baton {
 LayerState LayerState::OfRank(int ranks) const {
   LayerState state = *this;
   if (kv_heads > 0) state.kv_heads = std::max<int64_t>(1, kv_heads / ranks);
+  const int64_t unit = ranks * kSlotAlignment;
+  state.slot_bytes = (slot_bytes + unit - 1) / unit * kSlotAlignment;
   return state;
 }
 

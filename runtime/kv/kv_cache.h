@@ -19,6 +19,8 @@ struct KvSizes {
   friend bool operator==(const KvSizes&, const KvSizes&) = default;
 };
 
+inline constexpr int64_t kSlotAlignment = 64;
+
 // What one unrolled layer keeps of a sequence: of its positions, all of them or
 // those that later rows may still see, keys and values of heads, or a latent
 // of all heads; or a slot, whose bytes do not depend on its length.
@@ -28,9 +30,10 @@ struct LayerState {
   int64_t head_dim = 0;
   int64_t window = 0;        // positions a row sees, itself included; 0: all
   int64_t latent_width = 0;  // values of a position's latent
-  int64_t slot_bytes = 0;    // aligned for f32
+  int64_t slot_bytes = 0;    // multiples of kSlotAlignment
 
-  // What each of a stage's ranks keeps: an equal run of KV heads, at least one.
+  // What each of a stage's ranks keeps: an equal run of KV heads, at least one;
+  // whole latents; an equal part of a slot.
   [[nodiscard]] LayerState OfRank(int ranks) const;
   [[nodiscard]] int64_t TokenBytes() const;  // of one position
   [[nodiscard]] int64_t PageBytes() const { return kPageTokens * TokenBytes(); }

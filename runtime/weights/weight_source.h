@@ -47,11 +47,16 @@ struct TensorSplit {
     kWhole,     // all of it
     kRows,      // an equal run of rows
     kSomeRows,  // the same; ranks share a run where there are too few units
-    kColumns,   // an equal run of columns
-    kOneRank,   // all of it: its layer cannot be shared
+    kQueryKeyValue,  // of rows of queries kRows, of keys' and values' kSomeRows
+    kOneOf,          // all of it or nothing, where it is one of many tensors
+    kColumns,        // an equal run of columns
   };
   Kind kind = Kind::kWhole;
   int64_t units = 1;  // heads, say: equal runs that are not cut themselves
+  // kQueryKeyValue: KV heads. Under `units` heads' queries lie their keys, and
+  // then their values, of as many rows each.
+  int64_t kv_units = 0;
+  int64_t unit = 0;  // kOneOf: which of the `units` tensors it is
 
   // [begin, end) of `all` rows or columns.
   struct Run {
@@ -59,7 +64,9 @@ struct TensorSplit {
     int64_t end = 0;
     [[nodiscard]] int64_t size() const { return end - begin; }
   };
-  [[nodiscard]] Run Rows(int64_t all, int rank, int ranks) const;
+  // Ascending, as a rank has them under each other; none: it has no row.
+  [[nodiscard]] std::vector<Run> Rows(int64_t all, int rank, int ranks) const;
+  [[nodiscard]] int64_t NumRows(int64_t all, int rank, int ranks) const;
   [[nodiscard]] Run Columns(int64_t all, int rank, int ranks) const;
 };
 

@@ -365,14 +365,16 @@ TEST(CountBytesTest, MatchesWhatLoadingAllocates) {
                           "nanbeige", "spark2_5"});
 }
 
-// Shares of heads, copies of KV heads, and what every rank has whole.
+// Shares of heads, copies of KV heads, what every rank has whole, and matrices
+// that one rank has.
 TEST(CountBytesTest, MatchesWhatRanksAllocateTogether) {
   KernelRegistry kernels;
   ASSERT_TRUE(RegisterKernels(kernels).ok());
   const std::unique_ptr<Device> device = NewCpuDevice(1);
   const std::unique_ptr<Stream> stream = device->NewStream().value();
   const std::unique_ptr<WeightSource> weights = NewRandomWeights(1);
-  for (const char* name : {"arcee", "mixtral", "exaone4-hybrid"}) {
+  for (const char* name :
+       {"arcee", "mixtral", "exaone4-hybrid", "spark2_5", "kimi-linear"}) {
     nlohmann::json json = nlohmann::json::parse(std::ifstream(fmt::format(
         "{}/tests/checkpoints/{}/config.json", BATON_SOURCE_DIR, name)));
     json.update({{"hidden_size", 128},
@@ -381,6 +383,13 @@ TEST(CountBytesTest, MatchesWhatRanksAllocateTogether) {
                  {"head_dim", 32},
                  {"intermediate_size", 512},
                  {"vocab_size", 320}});
+    if (json.contains("linear_attn_config")) {
+      json.merge_patch(
+          {{"num_key_value_heads", 8},
+           {"v_head_dim", 32},
+           {"moe_intermediate_size", 256},
+           {"linear_attn_config", {{"head_dim", 32}, {"num_heads", 8}}}});
+    }
     const ModelConfig config = ModelConfig::Parse(json.dump(), name).value();
     const Decoder* decoder = FindDecoder(config.architecture()).value();
     const DecoderInfo info = decoder->describe(config, DType::kBF16).value();

@@ -22,7 +22,7 @@ class StageActorTest : public ::testing::Test {
     RegisterCpuKernels(kernels_, CpuIsa::kReference);
     StageOptions options;
     options.name = "under_test";
-    options.device = NewCpuDevice(1);
+    options.devices.push_back(NewCpuDevice(1));
     options.kernels = &kernels_;
     options.make_data_plane = [this](DataPlaneEvents events) {
       return StatusOr<std::unique_ptr<DataPlane>>(

@@ -48,6 +48,36 @@ def specs(common_4x, common_5x):
                 "tie_word_embeddings": True,
             },
         },
+        "spark2_5-ranks": {
+            "seed": 117,
+            "generation": {"eos_token_id": 1},
+            "config": common_5x | COMMON | {
+                "hidden_size": 64,
+                "head_dim": 32,
+                "intermediate_size": 128,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "vocab_size": 284,
+                "rms_norm_eps": 0.0175,
+                "max_position_embeddings": 192,
+                "sliding_window": 11,
+                "layer_types": [SLIDING, FULL, SLIDING],
+                "rope_parameters": {
+                    FULL: {
+                        "rope_type": "default",
+                        "rope_theta": 800.0,
+                        "partial_rotary_factor": 0.25,
+                    },
+                    SLIDING: {
+                        "rope_type": "default",
+                        "rope_theta": 150.0,
+                        "partial_rotary_factor": 1.0,
+                    },
+                },
+                "tie_word_embeddings": True,
+            },
+        },
     }
 
 

@@ -174,6 +174,32 @@ TEST(CommandLineTest, InspectsAndPlansAConfigAlone) {
   EXPECT_THAT(plan.output, HasSubstr("stage1"));
 }
 
+TEST(CommandLineTest, InspectsWhatEachRankHolds) {
+  const std::string tiny = BATON_SOURCE_DIR "/tests/checkpoints/";
+  const Ran spark = RunBaton({"inspect", tiny + "spark2_5-ranks", "--tp", "4"});
+  EXPECT_EQ(spark.exit_code, 0);
+  for (const char* line :
+       {"self_attn.q_k_v_proj.weight [256,64]: 32 rows of queries; of keys and "
+        "of values 32 rows, each on 2 ranks\n",
+        "self_attn.g_proj.weight [4,64]: 1 rows\n",
+        "self_attn.out_proj.weight [64,128]: 32 columns\n",
+        "input_layernorm.weight [64]: all on every rank\n",
+        "model.embedding.weight [284,64]: 16 columns\n",
+        "model.embedding.weight [284,64]: 71 rows\n",
+        " bytes on each of 4\n"}) {
+    EXPECT_THAT(spark.output, HasSubstr(line));
+  }
+  const Ran kimi =
+      RunBaton({"inspect", tiny + "kimi-linear-ranks", "--tp", "2"});
+  EXPECT_THAT(kimi.output,
+              HasSubstr("kv_b_proj.2.key.weight [16,28]: all on rank 1\n"));
+  const Ran refused = RunBaton({"inspect", tiny + "spark2_5", "--tp", "4"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.output,
+              HasSubstr("q_k_v_proj.weight [240,64]: 6 equal parts do not "
+                        "divide among 4 ranks"));
+}
+
 TEST(DisconnectTest, FreesThePagesOfAClientThatLeft) {
   TempFolder folder;
   folder.Write("config.json", LongConfig());

@@ -24,11 +24,13 @@ constexpr Row kRows[] = {
     {"exaone4-tied", 0.05},
     {"kimi-linear", 0.05},
     {"kimi-linear-5x", 0.05},
+    {"kimi-linear-ranks", 0.05},
     {"mixtral", 0.05},
     {"mixtral-stacked", 0.05},
     {"nanbeige", 0.06},  // nine unrolled layers; measured 0.0515
     {"nanbeige-skip-norm", 0.05},
     {"spark2_5", 0.05},
+    {"spark2_5-ranks", 0.05},
 };
 
 struct Case {

@@ -1,55 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stage of several ranks has the bits of one, and refuses what cannot be
 // shared.
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include "tests/models/ranks.h"
+
 #include <thread>
 #include <tuple>
 
+#include "models/layers/weights.h"
 #include "models/ranked_slice.h"
 #include "runtime/transport/inproc_collective.h"
-#include "tests/models/cuts.h"
 #include "tests/models/fake_weights.h"
 
 namespace baton::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A tiny checkpoint's config with sizes that ranks can share, and random
-// weights.
-struct Shared {
-  explicit Shared(const std::string& name, const nlohmann::json& sizes = {}) {
-    nlohmann::json json = nlohmann::json::parse(
-        std::ifstream(TinyCheckpoint::Directory(name) + "/config.json"));
-    json.update({{"hidden_size", 128},
-                 {"num_attention_heads", 8},
-                 {"num_key_value_heads", 2},
-                 {"head_dim", 32},
-                 {"intermediate_size", 512},
-                 {"vocab_size", 320}});
-    if (!sizes.is_null()) json.update(sizes);
-    config.emplace(ModelConfig::Parse(json.dump(), name).value());
-    decoder = FindDecoder(config->architecture()).value();
-    info = decoder->describe(*config, DType::kF32).value();
-    tensors = decoder->tensors(*config).value();
-  }
-  Pipeline Run(DType dtype, const Stages& stages, int ranks) const {
-    return {*decoder, *config, *weights, dtype, stages, ranks};
-  }
-
-  std::optional<ModelConfig> config;
-  const Decoder* decoder = nullptr;
-  DecoderInfo info;
-  std::vector<TensorDecl> tensors;
-  std::unique_ptr<WeightSource> weights = NewRandomWeights(3);
-};
-
-std::vector<int32_t> Prompt() {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < 40; ++i) ids.push_back(i * 37 % 320);
-  return ids;
-}
 
 class RanksTest
     : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
@@ -106,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, RanksTest,
     ::testing::Combine(::testing::Values("apertus", "arcee", "nanbeige",
                                          "mixtral", "exaone4-hybrid",
-                                         "exaone4-tied"),
+                                         "exaone4-tied", "spark2_5",
+                                         "kimi-linear"),
                        ::testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {
       std::string name = std::get<0>(info.param);
@@ -189,14 +155,56 @@ TEST(RanksOfGpusTest, TwoShareInputsInHalvesOfWholeGroups) {
   EXPECT_THAT(Message(halves), HasSubstr("192 inputs are no multiple of 128"));
 }
 
-TEST_F(RanksOfTest, AStageRefuseLayersThatRunOnOne) {
-  const TinyCheckpoint kimi = TinyCheckpoint::Open("kimi-linear");
-  options_.ranges = {{0, 1}};
-  options_.ranks = 2;
-  options_.weights = kimi.files.get();
-  const Status status = kimi.decoder->build(kimi.config(), options_).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(Message(status), HasSubstr("model.layers.0.self_attn"));
+TEST_F(RanksOfTest, AStageNameSparksFusedTensor) {
+  const auto refused = [&](const char* key, int64_t size, int ranks) {
+    return Message(Build(Shared("spark2_5", {{key, size}}), ranks).status());
+  };
+  const std::string heads = refused("num_attention_heads", 6, 4);
+  EXPECT_THAT(heads, HasSubstr("self_attn.q_k_v_proj.weight"));
+  EXPECT_THAT(heads, HasSubstr("6 equal parts do not divide among 4 ranks"));
+  // 6 KV heads are neither shared by four ranks nor cut among them.
+  EXPECT_THAT(Message(Build(Shared("spark2_5", {{"num_attention_heads", 12},
+                                                {"num_key_value_heads", 6}}),
+                            4)
+                          .status()),
+              HasSubstr("6 equal parts do not divide among 4 ranks"));
+  weights_.hidden = {"model.layers.1.self_attn.q_k_v_proj.weight"};
+  const Status missing = Build(Shared("spark2_5"), 2).status();
+  EXPECT_EQ(missing.code(), StatusCode::kNotFound);
+  EXPECT_THAT(Message(missing), HasSubstr("layers.1.self_attn.q_k_v_proj"));
+}
+
+// Slots are shared and latents copied: of 5 layers 3 are linear.
+TEST_F(RanksOfTest, AStageShareSlotsAndCopyLatents) {
+  options_.kv = {.pages = 4, .state_slots = 3};
+  const Shared shared("kimi-linear");
+  const std::unique_ptr<StageSlice> one = Build(shared, 1).value();
+  const std::unique_ptr<StageSlice> four = Build(shared, 4).value();
+  const int64_t latents = 2 * 4 * 16 * (36 + 12) * SizeOf(DType::kF32);
+  const int64_t slots =
+      3 * 3 * (8 * 32 * 32 + 3 * 3 * 8 * 32) * SizeOf(DType::kF32);
+  EXPECT_EQ(one->KvBytes(), slots + latents);
+  EXPECT_EQ(four->KvBytes(), slots + 4 * latents);
+}
+
+TEST_F(RanksOfTest, AStageRefuseKimisPartsThatDoNotDivide) {
+  const struct {
+    nlohmann::json sizes;
+    const char* what;
+  } kCases[] = {{{{"linear_attn_config", {{"num_heads", 6}}}},
+                 "layers.0.self_attn.q_proj.weight [192,128]: 6 equal parts"},
+                {{{"num_attention_heads", 6}, {"num_key_value_heads", 6}},
+                 "layers.2.self_attn.q_proj.weight [192,128]: 6 equal parts"},
+                {{{"v_head_dim", 20}}, "sums over 160 inputs have 1 parts"},
+                {{{"moe_intermediate_size", 96}},
+                 "experts.0.w2.weight [128,96]: sums over 96 inputs"}};
+  for (const auto& c : kCases) {
+    const Shared shared("kimi-linear", c.sizes);
+    const Status status = Build(shared, 4).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.what;
+    EXPECT_THAT(Message(status), HasSubstr(c.what));
+    EXPECT_EQ(CheckRanks(shared.tensors, 4), status);
+  }
 }
 
 TEST_F(RanksOfTest, AStageFailTogetherToLoad) {

@@ -117,7 +117,7 @@ class ManualPipeline {
   std::unique_ptr<StageActor> MakeStage(int i) {
     StageOptions stage;
     stage.name = "s" + std::to_string(i);
-    stage.device = NewCpuDevice(1);
+    stage.devices.push_back(NewCpuDevice(1));
     stage.kernels = &kernels_;
     stage.make_data_plane = [this](DataPlaneEvents events) {
       return StatusOr<std::unique_ptr<DataPlane>>(

@@ -37,6 +37,16 @@ TEST(KvCacheTest, CountsLatentsByPageAndFixedStatesBySlot) {
   EXPECT_EQ(kAll.Bytes(sizes), 7 * 16 * 64);
 }
 
+TEST(KvCacheTest, RanksShareHeadsAndSlotsAndCopyLatents) {
+  EXPECT_EQ(kAll.OfRank(2).TokenBytes(), kAll.TokenBytes() / 2);
+  EXPECT_EQ(kLatent.OfRank(4), kLatent);
+  EXPECT_EQ(kFixed.OfRank(2).slot_bytes, 64);
+  // An equal part, aligned again.
+  const LayerState odd = {.slot_bytes = 5 * 64};
+  EXPECT_EQ(odd.OfRank(2).slot_bytes, 3 * 64);
+  EXPECT_EQ(odd.OfRank(1), odd);
+}
+
 // Two layers with slots around one without.
 class StateCopiesTest : public ::testing::Test {
  protected:
