@@ -10,6 +10,8 @@
 // does not write are fetched while earlier grids run.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <type_traits>
 
 #include "kernels/cuda/bulk_copy.cuh"
@@ -24,10 +26,11 @@ inline constexpr int kFewThreads = 256;  // of a block; all combine
 
 template <int kHeadDim>
 struct FewShape {
-  using Shape = DecodeShape<kHeadDim>;
-  static constexpr int kWarps = 512 / kHeadDim;  // that visit pages
-  static constexpr int kStages = 4;              // of each: 128 KB in all
-  static constexpr int kGroup = 4;               // pages scored together
+  static constexpr int kMaxVisitors = 512 / kHeadDim;  // warps: 128 KB of pages
+  static constexpr int kStages = 4;                    // of each
+  static constexpr int kGroup = 4;                     // pages scored together
+  static constexpr int kRingBytes =
+      kStages * DecodeShape<kHeadDim>::kStageBytes;
 };
 
 // What is known of a share.
@@ -37,21 +40,29 @@ struct ShareState {
   float2 softmax[kUnitHeads];
 };
 
-// The states of a block's shares follow.
-template <int kHeadDim>
-struct FewShared {
-  using Few = FewShape<kHeadDim>;
-  char ring[Few::kWarps][Few::kStages][DecodeShape<kHeadDim>::kStageBytes];
-  uint64_t arrived[Few::kWarps][Few::kStages];
+// How units are shared out. Memory of a block: the rings of its visiting warps,
+// their barriers, the states of its shares.
+struct FewLayout {
+  int block_shift;  // log2 of the blocks of a cluster
+  int visitors;     // warps of a block that visit pages
 };
-
-// Shares of a block, where `blocks` have those of all spans.
+// As many warps as have a share each where half of the spans are there: what a
+// layout takes, others cannot.
+template <int kHeadDim>
+[[nodiscard]] constexpr FewLayout FewLayoutOf(int64_t max_spans,
+                                              int block_shift) {
+  const int64_t shares =
+      (max_spans * DecodeShape<kHeadDim>::kWarps) >> block_shift;
+  return {block_shift, static_cast<int>(std::clamp<int64_t>(
+                           shares / 2, 1, FewShape<kHeadDim>::kMaxVisitors))};
+}
 template <int kHeadDim>
 [[nodiscard]] constexpr int64_t FewSharedBytes(int64_t max_spans,
-                                               int64_t blocks) {
-  const int64_t shares =
-      CeilDiv(max_spans * DecodeShape<kHeadDim>::kWarps, blocks);
-  return static_cast<int64_t>(sizeof(FewShared<kHeadDim>)) +
+                                               const FewLayout& layout) {
+  using Few = FewShape<kHeadDim>;
+  const int64_t shares = CeilDiv(max_spans * DecodeShape<kHeadDim>::kWarps,
+                                 int64_t{1} << layout.block_shift);
+  return layout.visitors * int64_t{Few::kRingBytes + Few::kStages * 8} +
          shares * static_cast<int64_t>(sizeof(ShareState<kHeadDim>));
 }
 
@@ -168,8 +179,8 @@ class ShareFeed {
   int filled_ = 0;
 };
 
-// Adds kPages pages of a share from its page `first` on, which are the oldest
-// of the ring: scores first, which do not wait for each other.
+// Adds kPages pages of a share, which are the oldest of the ring: scores first,
+// which do not wait for each other.
 template <int kHeadDim, int kPages>
 __device__ __forceinline__ void VisitPages(const DecodeWork& work,
                                            const char* ring, uint64_t* arrived,
@@ -198,20 +209,19 @@ __device__ __forceinline__ void VisitPages(const DecodeWork& work,
   __syncwarp();
 }
 
-// A visiting warp: shares first, first + step, ...; of the block's states one
-// in FewShape::kWarps, from that of the warp on.
+// A visiting warp: every visitors-th share of the block, from its own on.
 template <int kHeadDim>
 __device__ __forceinline__ void VisitShares(const DecodeWork& work,
-                                            const FewUnit& unit,
-                                            FewShared<kHeadDim>& block,
+                                            const FewUnit& unit, char* ring,
+                                            uint64_t* arrived,
                                             ShareState<kHeadDim>* states,
-                                            int first, int step) {
+                                            const FewLayout& layout, int rank) {
   using Shape = DecodeShape<kHeadDim>;
   using Few = FewShape<kHeadDim>;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  char* const ring = block.ring[warp][0];
-  uint64_t* const arrived = block.arrived[warp];
   constexpr int kAllPages = 1 << 30;
+  int place = static_cast<int>(threadIdx.x) / kWarp;  // of the share's state
+  const int first = rank + (place << layout.block_shift);
+  const int step = layout.visitors << layout.block_shift;
   ShareFeed<kHeadDim> feed(work, unit, ring, arrived, first, step);
   feed.Fill(0, unit.old_pages);
   AwaitPreviousGrids();
@@ -219,9 +229,8 @@ __device__ __forceinline__ void VisitShares(const DecodeWork& work,
   uint4 q[kHeadDim / 32];
   LoadQueries<kHeadDim>(work, unit.row, unit.unit, q);
   int used = 0;
-  int place = warp;
   for (int share = first; share < unit.spans * Shape::kWarps;
-       share += step, place += Few::kWarps) {
+       share += step, place += layout.visitors) {
     const int tokens = unit.SpanTokens(share / Shape::kWarps);
     const int count = PagesOf<Shape::kWarps>(tokens, share % Shape::kWarps);
     if (count == 0) continue;
@@ -322,21 +331,22 @@ __device__ __forceinline__ void CombineShares(const DecodeWork& work,
 
 #endif
 
-// Blocks: of a cluster, 2^block_shift, then units, then rows.
+// Blocks: of a cluster, then units, then rows.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kFewThreads, 1)
-    DecodeFewKernel(DecodeWork work, int block_shift) {
+    DecodeFewKernel(DecodeWork work, FewLayout layout) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Few = FewShape<kHeadDim>;
   extern __shared__ __align__(128) char shared[];
-  auto& block = *reinterpret_cast<FewShared<kHeadDim>*>(shared);
-  auto* const states =
-      reinterpret_cast<ShareState<kHeadDim>*>(shared + sizeof(block));
+  auto* const arrived =
+      reinterpret_cast<uint64_t*>(shared + layout.visitors * Few::kRingBytes);
+  auto* const states = reinterpret_cast<ShareState<kHeadDim>*>(
+      arrived + layout.visitors * Few::kStages);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int blocks = 1 << block_shift;
-  const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
-  const int number = static_cast<int>(blockIdx.x) >> block_shift;
+  const int rank =
+      static_cast<int>(blockIdx.x) & ((1 << layout.block_shift) - 1);
+  const int number = static_cast<int>(blockIdx.x) >> layout.block_shift;
   const int row = number / work.units;
   AllowNextGrid();
   const int sequence = LoadInt(work.row_sequence + row);
@@ -345,17 +355,19 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     return;
   }
   const FewUnit unit = FindUnit(work, row, number % work.units, sequence);
-  if (warp < Few::kWarps) {
-    if (lane < Few::kStages) StageInit(&block.arrived[warp][lane]);
+  if (warp < layout.visitors) {
+    uint64_t* const own = arrived + warp * Few::kStages;
+    if (lane < Few::kStages) StageInit(own + lane);
     StageInitFence();
     __syncwarp();
-    VisitShares(work, unit, block, states, rank + (warp << block_shift),
-                Few::kWarps << block_shift);
+    VisitShares(work, unit, shared + warp * Few::kRingBytes, own, states,
+                layout, rank);
   } else {
     AwaitPreviousGrids();
   }
   ClusterSync();
-  CombineShares<kHeadDim>(work, unit, SharedOffset(states), block_shift, rank);
+  CombineShares<kHeadDim>(work, unit, SharedOffset(states), layout.block_shift,
+                          rank);
   ClusterMeet();  // others may still read states of this block
 #endif
 }

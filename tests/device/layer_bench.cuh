@@ -37,6 +37,14 @@ struct LayerSavings {
   bool fused_gates = true;   // in the epilogue
   bool reads_pages = true;   // ahead of the wait
   int64_t ahead = 12 << 20;  // bytes of the next weight
+  // Layouts of the matmuls; none: the default.
+  cuda::SkinnyTuning small;  // of up to kSmallRows rows of W
+  cuda::SkinnyTuning large;
+};
+inline constexpr int64_t kSmallRows = 3600;
+inline constexpr cuda::SkinnyTuning kLayouts[] = {
+    {8, 2, 0, 1}, {8, 2, 3, 1}, {4, 2, 0, 2}, {4, 4, 0, 1},
+    {4, 4, 0, 2}, {2, 4, 0, 2}, {2, 4, 0, 4},
 };
 
 // The layers' weights and pages, and memory for what goes between.
@@ -115,7 +123,8 @@ class LayerChain {
          .out = out,
          .ldo = weight.n,
          .activation = activation,
-         .ahead = {static_cast<const char*>(next.w) + (all - bytes), bytes}},
+         .ahead = {static_cast<const char*>(next.w) + (all - bytes), bytes},
+         .tuning = weight.n <= kSmallRows ? savings.small : savings.large},
         stream));
   }
 
@@ -235,6 +244,12 @@ inline void BenchLayers(const Device<char>& memory, double read_rate) {
     for (const int64_t mb : {0, 4, 8, 16, 24}) {
       print(Name("%d MB of the next weight", int(mb)).c_str(),
             {.ahead = mb << 20});
+    }
+    for (const cuda::SkinnyTuning& t : kLayouts) {
+      const std::string layout = Name("%dx%d, %d stages, cluster %d", t.teams,
+                                      t.row_tiles, t.slots, t.blocks);
+      print(("small matrices " + layout).c_str(), {.small = t});
+      print(("large matrices " + layout).c_str(), {.large = t});
     }
   }
 }
