@@ -78,25 +78,39 @@ int FewShift(const DecodeWork& work) {
              : 0;
 }
 
-template <int kHeadDim>
-cudaError_t LaunchFew(const DecodeWork& work, int shift, cudaStream_t stream) {
+// `args`: of what this launch enters, else of nothing.
+template <int kHeadDim, FewKeys kKeys>
+cudaError_t LaunchFew(const DecodeWork& work, int shift,
+                      const RotateAndStoreArgs& args, cudaStream_t stream) {
   const FewLayout layout = FewLayoutOf<kHeadDim>(work.max_spans, shift);
   const int64_t blocks = int64_t{work.rows * work.units} << shift;
   return LaunchClusters(
-      &DecodeFewKernel<kHeadDim>, dim3(Blocks(blocks)), 1 << shift, kFewThreads,
+      &DecodeFewKernel<kHeadDim, kKeys>, dim3(Blocks(blocks)), 1 << shift,
+      kFewThreads,
       static_cast<size_t>(FewSharedBytes<kHeadDim>(work.max_spans, layout)),
-      stream, work, layout);
+      stream, work, layout, args, ShapeOf(args));
 }
 
 template <int kHeadDim>
 cudaError_t LaunchDecode(const DecodeWork& work, cudaStream_t stream) {
   const int shift = FewShift<kHeadDim>(work);
-  if (shift > 0) return LaunchFew<kHeadDim>(work, shift, stream);
+  if (shift > 0) {
+    return LaunchFew<kHeadDim, FewKeys::kStored>(work, shift, {}, stream);
+  }
   const int64_t items = work.rows * work.max_spans * work.units;
   const int64_t blocks = std::min<int64_t>(items, Multiprocessors());
   return Launch(&DecodeKernel<kHeadDim>, dim3(Blocks(blocks)),
                 2 * DecodeShape<kHeadDim>::kThreads,
                 sizeof(DecodeShared<kHeadDim>), stream, work);
+}
+
+template <int kHeadDim>
+cudaError_t LaunchEnter(const DecodeWork& work, const RotateAndStoreArgs& args,
+                        cudaStream_t stream) {
+  const int shift = FewShift<kHeadDim>(work);
+  return shift > 0
+             ? LaunchFew<kHeadDim, FewKeys::kEnters>(work, shift, args, stream)
+             : cudaErrorNotSupported;
 }
 
 cudaError_t LaunchTensor(const DecodeWork& work, cudaStream_t stream) {
@@ -186,6 +200,25 @@ cudaError_t DecodeAttention(const DecodeAttentionArgs& args,
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+cudaError_t RotateAndAttend(const RotateAndStoreArgs& entry,
+                            const DecodeAttentionArgs& args,
+                            cudaStream_t stream) {
+  if (args.rows == 0) return cudaSuccess;
+  if (!SuitsTensorCores(args) || !SuitsVectors(entry) ||
+      ShapeOf(entry).used > kWarp || args.rows > kMaxDecodeRows) {
+    return cudaErrorNotSupported;
+  }
+  const DecodeWork work = WorkOf(args, 0, args.rows);
+  switch (work.pages.head_dim) {
+    case 64:
+      return LaunchEnter<64>(work, entry, stream);
+    case 128:
+      return LaunchEnter<128>(work, entry, stream);
+    default:
+      return LaunchEnter<256>(work, entry, stream);
+  }
 }
 
 }  // namespace baton::cuda

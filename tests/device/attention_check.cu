@@ -11,6 +11,7 @@
 
 #include "tests/device/attention_bench.cuh"
 #include "tests/device/check_attention.cuh"
+#include "tests/device/check_enter.cuh"
 #include "tests/device/check_experts.cuh"
 #include "tests/device/check_grouped_prompt.cuh"
 #include "tests/device/check_rotate.cuh"
@@ -46,6 +47,8 @@ void CheckFew() {
   }
   CheckDecodeAhead(64, 300, 1, 0);
   CheckDecodeAhead(256, 530, 1, 0);
+  CheckEnterCase({64, 3, 2, 32, true, 0});
+  CheckEnterCase({256, 4, 1, 32, false, 100});
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);
   CheckCombineCase(3, 2, 100, 4);
@@ -86,6 +89,7 @@ int main(int argc, char** argv) {
   run("experts", &baton::check::CheckGroupedPrompts);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);
+  run("decode", &baton::check::CheckEnter);
   run("prompt", &baton::check::CheckPrompt);
   run("sample", &baton::check::CheckSample);
   if (filter.empty() || filter == "bench") baton::check::Bench();
