@@ -62,6 +62,8 @@ Status RotateAndStoreCpu(const RotateAndStore::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status PagedAttentionCpu(const PagedAttention::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
+Status RotateAndAttendCpu(const RotateAndAttend::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
 Status HeadMatmulCpu(const HeadMatmul::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status LatentAttentionCpu(const LatentAttention::Args& args, Stream& stream);

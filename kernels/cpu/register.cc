@@ -30,6 +30,7 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<KvWrite>(kCpu, kType, &cpu::KvWriteCpu<T>);
   r.Add<RotateAndStore>(kCpu, kType, &cpu::RotateAndStoreCpu<T, kIsa>);
   r.Add<PagedAttention>(kCpu, kType, &cpu::PagedAttentionCpu<T, kIsa>);
+  r.Add<RotateAndAttend>(kCpu, kType, &cpu::RotateAndAttendCpu<T, kIsa>);
   r.Add<HeadMatmul>(kCpu, kType, &cpu::HeadMatmulCpu<T, kIsa>);
   r.Add<LatentWrite>(kCpu, kType, &cpu::LatentWriteCpu<T>);
   r.Add<LatentAttention>(kCpu, kType, &cpu::LatentAttentionCpu<T, kIsa>);

@@ -29,6 +29,18 @@ Status RotateAndStoreCpu(const RotateAndStore::Args& args, Stream& stream) {
       stream);
 }
 
+template <typename T, CpuIsa kIsa>
+Status RotateAndAttendCpu(const RotateAndAttend::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR((RotateAndStoreCpu<T, kIsa>(args.entry, stream)));
+  return PagedAttentionCpu<T, kIsa>({.q = args.entry.q,
+                                     .pages = args.entry.pages,
+                                     .batch = args.entry.batch,
+                                     .scale = args.scale,
+                                     .out = args.out},
+                                    stream);
+}
+
 BATON_INSTANTIATE_CPU(RotateAndStoreCpu, RotateAndStore);
+BATON_INSTANTIATE_CPU(RotateAndAttendCpu, RotateAndAttend);
 
 }  // namespace baton::cpu

@@ -44,10 +44,10 @@ void MatchBatch(ShapeMatch& match, const AttentionBatch* batch, int64_t rows,
       .Require(pages.dtype == DType::kBF16, "the pages hold bf16");
 }
 
-Status Generated(const PagedAttention::Args& args, const RowRun& run,
-                 Stream& stream) {
+StatusOr<DecodeAttentionArgs> DecodeArgsOf(const PagedAttention::Args& args,
+                                           const RowRun& run,
+                                           Context& context) {
   const DeviceBatch& batch = *args.batch->device;
-  Context& context = Context::Of(stream);
   const int64_t heads = args.q.dim(1);
   const int64_t head_dim = args.q.dim(2);
   const KvPages pages = PagesOf(args.pages, batch);
@@ -61,23 +61,28 @@ Status Generated(const PagedAttention::Args& args, const RowRun& run,
       context.Counters(DecodeCounters(run.rows, heads, args.pages.kv_heads)));
   const ConstView q = args.q.Rows(run.first, run.first + run.rows);
   const View out = args.out.Rows(run.first, run.first + run.rows);
-  return CudaStatus(
-      DecodeAttention({.q = q.data(),
-                       .q_stride = q.row_stride(),
-                       .out = out.data(),
-                       .out_stride = out.row_stride(),
-                       .rows = run.rows,
-                       .q_heads = heads,
-                       .positions = batch.positions + run.first,
-                       .row_sequence = batch.row_sequence + run.first,
-                       .sequences = batch.sequences,
-                       .pages = pages,
-                       .scale = args.scale,
-                       .max_spans = spans,
-                       .scratch = scratch,
-                       .counters = counters},
-                      context.stream()),
-      "paged_attention");
+  return DecodeAttentionArgs{.q = q.data(),
+                             .q_stride = q.row_stride(),
+                             .out = out.data(),
+                             .out_stride = out.row_stride(),
+                             .rows = run.rows,
+                             .q_heads = heads,
+                             .positions = batch.positions + run.first,
+                             .row_sequence = batch.row_sequence + run.first,
+                             .sequences = batch.sequences,
+                             .pages = pages,
+                             .scale = args.scale,
+                             .max_spans = spans,
+                             .scratch = scratch,
+                             .counters = counters};
+}
+
+Status Generated(const PagedAttention::Args& args, const RowRun& run,
+                 Context& context) {
+  BATON_ASSIGN_OR_RETURN(const DecodeAttentionArgs decode,
+                         DecodeArgsOf(args, run, context));
+  return CudaStatus(DecodeAttention(decode, context.stream()),
+                    "paged_attention");
 }
 
 Status Prompts(const PagedAttention::Args& args, Stream& stream) {
@@ -97,9 +102,8 @@ Status Prompts(const PagedAttention::Args& args, Stream& stream) {
       "paged_attention");
 }
 
-}  // namespace
-
-Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {
+// With all shapes checked.
+StatusOr<RotateAndStoreArgs> EntryOf(const RotateAndStore::Args& args) {
   ShapeMatch match("rotate_and_store");
   match.Match("q", args.q, {"tokens", "heads", "head_dim"})
       .Match("k", args.k, {"tokens", "kv_heads", "head_dim"})
@@ -130,28 +134,25 @@ Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {
   }
   BATON_RETURN_IF_ERROR(match.status());
   const DeviceBatch& batch = *args.batch->device;
-  return CudaStatus(
-      RotateAndStore(
-          {.q = args.q.data(),
-           .k = args.k.data(),
-           .v = args.v.data(),
-           .row_stride = args.q.row_stride(),
-           .rows = match["tokens"],
-           .q_heads = match["heads"],
-           .q_norm = args.q_norm.data(),
-           .k_norm = args.k_norm.data(),
-           .eps = args.eps,
-           .inv_freq = reinterpret_cast<const float*>(args.inv_freq.data()),
-           .num_freqs = num_freqs,
-           .amplitude = args.amplitude,
-           .positions = batch.positions,
-           .row_sequence = batch.row_sequence,
-           .pages = PagesOf(args.pages, batch)},
-          CudaStreamOf(stream)),
-      "rotate_and_store");
+  return RotateAndStoreArgs{
+      .q = args.q.data(),
+      .k = args.k.data(),
+      .v = args.v.data(),
+      .row_stride = args.q.row_stride(),
+      .rows = match["tokens"],
+      .q_heads = match["heads"],
+      .q_norm = args.q_norm.data(),
+      .k_norm = args.k_norm.data(),
+      .eps = args.eps,
+      .inv_freq = reinterpret_cast<const float*>(args.inv_freq.data()),
+      .num_freqs = num_freqs,
+      .amplitude = args.amplitude,
+      .positions = batch.positions,
+      .row_sequence = batch.row_sequence,
+      .pages = PagesOf(args.pages, batch)};
 }
 
-Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream) {
+Status MatchAttention(const PagedAttention::Args& args) {
   ShapeMatch match("paged_attention");
   match.Match("q", args.q, {"tokens", "heads", "head_dim"})
       .Match("out", args.out, {"tokens", "heads", "head_dim"})
@@ -161,13 +162,65 @@ Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream) {
   match.Require(match["head_dim"] == args.pages.head_dim,
                 "head_dim of the pages");
   MatchBatch(match, args.batch, match["tokens"], args.pages);
-  BATON_RETURN_IF_ERROR(match.status());
+  return match.status();
+}
+
+Status Attend(const PagedAttention::Args& args, Stream& stream) {
   for (const RowRun& run : args.batch->runs) {
     if (run.kind == RowKind::kGenerated) {
-      BATON_RETURN_IF_ERROR(Generated(args, run, stream));
+      BATON_RETURN_IF_ERROR(Generated(args, run, Context::Of(stream)));
     }
   }
   return Prompts(args, stream);
+}
+
+// Whether all rows are generated, one a sequence. Of recorded visits the host
+// knows no sequences: they are of such rows.
+bool HasOneRowEach(const AttentionBatch& batch) {
+  const auto rows = static_cast<int64_t>(batch.positions.size());
+  return batch.device->num_sequences == rows &&
+         std::all_of(batch.runs.begin(), batch.runs.end(),
+                     [](const RowRun& run) {
+                       return run.kind == RowKind::kGenerated;
+                     }) &&
+         std::all_of(batch.sequences.begin(), batch.sequences.end(),
+                     [](const SequenceSpan& span) { return span.rows == 1; });
+}
+
+}  // namespace
+
+Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {
+  BATON_ASSIGN_OR_RETURN(const RotateAndStoreArgs entry, EntryOf(args));
+  return CudaStatus(RotateAndStore(entry, CudaStreamOf(stream)),
+                    "rotate_and_store");
+}
+
+Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR(MatchAttention(args));
+  return Attend(args, stream);
+}
+
+Status RotateAndAttendCuda(const RotateAndAttend::Args& args, Stream& stream) {
+  BATON_ASSIGN_OR_RETURN(const RotateAndStoreArgs entry, EntryOf(args.entry));
+  const PagedAttention::Args attention = {.q = args.entry.q,
+                                          .pages = args.entry.pages,
+                                          .batch = args.entry.batch,
+                                          .scale = args.scale,
+                                          .out = args.out};
+  BATON_RETURN_IF_ERROR(MatchAttention(attention));
+  Context& context = Context::Of(stream);
+  if (HasOneRowEach(*attention.batch)) {
+    const RowRun all = {RowKind::kGenerated, 0, entry.rows};
+    BATON_ASSIGN_OR_RETURN(const DecodeAttentionArgs decode,
+                           DecodeArgsOf(attention, all, context));
+    const cudaError_t error = RotateAndAttend(entry, decode, context.stream());
+    if (error != cudaErrorNotSupported) {
+      return CudaStatus(error, "rotate_and_attend");
+    }
+  }
+  BATON_RETURN_IF_ERROR(
+      CudaStatus(RotateAndStore(entry, context.stream()), "rotate_and_store"));
+  return Attend(attention, stream);
 }
 
 }  // namespace baton::cuda

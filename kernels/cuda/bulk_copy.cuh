@@ -31,6 +31,12 @@ __device__ __forceinline__ void StageInitFence() {
   BarrierInitFence();
 #endif
 }
+// What this thread wrote to a stage comes before a fill of it.
+__device__ __forceinline__ void StageFence() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 // All lanes: starts the copy of two blocks of `bytes` (a multiple of 16) to
 // `to` and `to + bytes`.
 __device__ __forceinline__ void StageFill(uint64_t* barrier, char* to,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 #include <numbers>
 
 #include "kernels/cuda/decode_attention.h"
@@ -62,38 +61,56 @@ DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
   };
 }
 
-// Blocks of a cluster that shares a unit of a row, so that all fit on the
-// device at once; 1: units are too many for that, or their spans.
+// The log2 of the most blocks that may share each unit of a row, all being on
+// the device at once; 0: units are too many for that, or their spans.
 template <int kHeadDim>
-int64_t FewBlocks(const DecodeWork& work) {
-  constexpr int64_t kMaxCluster = 8;
-  if (!HasDependentLaunch() || work.max_spans > kMaxFewSpans) return 1;
-  int64_t blocks = kMaxCluster;
-  while (blocks > 1 && work.rows * work.units * blocks > Multiprocessors()) {
-    blocks /= 2;
+int FewShift(const DecodeWork& work) {
+  constexpr int kMaxShift = 3;  // of a cluster
+  if (!HasDependentLaunch() || work.max_spans > kMaxFewSpans) return 0;
+  int shift = kMaxShift;
+  while (shift > 0 && (work.rows * work.units) << shift > Multiprocessors()) {
+    --shift;
   }
-  return FewSharedBytes<kHeadDim>(work.max_spans, blocks) <=
+  const FewLayout layout = FewLayoutOf<kHeadDim>(work.max_spans, shift);
+  return FewSharedBytes<kHeadDim>(work.max_spans, layout) <=
                  SharedBytesOfBlock()
-             ? blocks
-             : 1;
+             ? shift
+             : 0;
+}
+
+// `args`: of what this launch enters, else of nothing.
+template <int kHeadDim, FewKeys kKeys>
+cudaError_t LaunchFew(const DecodeWork& work, int shift,
+                      const RotateAndStoreArgs& args, cudaStream_t stream) {
+  const FewLayout layout = FewLayoutOf<kHeadDim>(work.max_spans, shift);
+  const int64_t blocks = int64_t{work.rows * work.units} << shift;
+  return LaunchClusters(
+      &DecodeFewKernel<kHeadDim, kKeys>, dim3(Blocks(blocks)), 1 << shift,
+      kFewThreads,
+      static_cast<size_t>(FewSharedBytes<kHeadDim>(work.max_spans, layout)),
+      stream, work, layout, args, ShapeOf(args));
 }
 
 template <int kHeadDim>
 cudaError_t LaunchDecode(const DecodeWork& work, cudaStream_t stream) {
-  const int64_t few = FewBlocks<kHeadDim>(work);
-  if (few > 1) {
-    const int shift = std::countr_zero(static_cast<unsigned>(few));
-    return LaunchClusters(
-        &DecodeFewKernel<kHeadDim>, dim3(Blocks(work.rows * work.units * few)),
-        static_cast<int>(few), kFewThreads,
-        static_cast<size_t>(FewSharedBytes<kHeadDim>(work.max_spans, few)),
-        stream, work, shift);
+  const int shift = FewShift<kHeadDim>(work);
+  if (shift > 0) {
+    return LaunchFew<kHeadDim, FewKeys::kStored>(work, shift, {}, stream);
   }
   const int64_t items = work.rows * work.max_spans * work.units;
   const int64_t blocks = std::min<int64_t>(items, Multiprocessors());
   return Launch(&DecodeKernel<kHeadDim>, dim3(Blocks(blocks)),
                 2 * DecodeShape<kHeadDim>::kThreads,
                 sizeof(DecodeShared<kHeadDim>), stream, work);
+}
+
+template <int kHeadDim>
+cudaError_t LaunchEnter(const DecodeWork& work, const RotateAndStoreArgs& args,
+                        cudaStream_t stream) {
+  const int shift = FewShift<kHeadDim>(work);
+  return shift > 0
+             ? LaunchFew<kHeadDim, FewKeys::kEnters>(work, shift, args, stream)
+             : cudaErrorNotSupported;
 }
 
 cudaError_t LaunchTensor(const DecodeWork& work, cudaStream_t stream) {
@@ -183,6 +200,25 @@ cudaError_t DecodeAttention(const DecodeAttentionArgs& args,
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+cudaError_t RotateAndAttend(const RotateAndStoreArgs& entry,
+                            const DecodeAttentionArgs& args,
+                            cudaStream_t stream) {
+  if (args.rows == 0) return cudaSuccess;
+  if (!SuitsTensorCores(args) || !SuitsVectors(entry) ||
+      ShapeOf(entry).used > kWarp || args.rows > kMaxDecodeRows) {
+    return cudaErrorNotSupported;
+  }
+  const DecodeWork work = WorkOf(args, 0, args.rows);
+  switch (work.pages.head_dim) {
+    case 64:
+      return LaunchEnter<64>(work, entry, stream);
+    case 128:
+      return LaunchEnter<128>(work, entry, stream);
+    default:
+      return LaunchEnter<256>(work, entry, stream);
+  }
 }
 
 }  // namespace baton::cuda

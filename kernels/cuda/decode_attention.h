@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/kv_pages.h"
+#include "kernels/cuda/rotate_and_store.h"
 #include "kernels/ops/batch.h"
 
 namespace baton::cuda {
@@ -59,6 +60,15 @@ struct DecodeAttentionArgs {
 // launch that was not a programmatic dependent (kernels/README.md).
 // invalidValue: a head_dim of neither kind, q_heads not a multiple of kv_heads.
 [[nodiscard]] cudaError_t DecodeAttention(const DecodeAttentionArgs& args,
+                                          cudaStream_t stream);
+
+// RotateAndStore, then DecodeAttention of the queries as that leaves them, in
+// one kernel and with the same bits; q and k stay as they are. Rows are of
+// different sequences, of which the visit has no other row; `entry` is of these
+// rows, and `sequences` is not needed. NotSupported: there is no kernel for
+// these sizes or so many rows, and nothing is submitted.
+[[nodiscard]] cudaError_t RotateAndAttend(const RotateAndStoreArgs& entry,
+                                          const DecodeAttentionArgs& args,
                                           cudaStream_t stream);
 
 }  // namespace baton::cuda

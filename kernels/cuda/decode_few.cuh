@@ -10,244 +10,12 @@
 // does not write are fetched while earlier grids run.
 #pragma once
 
-#include <type_traits>
-
-#include "kernels/cuda/bulk_copy.cuh"
-#include "kernels/cuda/decode_combine.cuh"
-#include "kernels/cuda/decode_page.cuh"
+#include "kernels/cuda/decode_shares.cuh"
 #include "kernels/cuda/tma.cuh"
 
 namespace baton::cuda {
 
-inline constexpr int kMaxFewSpans = 8;   // of a row
-inline constexpr int kFewThreads = 256;  // of a block; all combine
-
-template <int kHeadDim>
-struct FewShape {
-  using Shape = DecodeShape<kHeadDim>;
-  static constexpr int kWarps = 512 / kHeadDim;  // that visit pages
-  static constexpr int kStages = 4;              // of each: 128 KB in all
-  static constexpr int kGroup = 4;               // pages scored together
-};
-
-// What is known of a share.
-template <int kHeadDim>
-struct ShareState {
-  float out[kUnitHeads * DecodeShape<kHeadDim>::kStateStride];
-  float2 softmax[kUnitHeads];
-};
-
-// The states of a block's shares follow.
-template <int kHeadDim>
-struct FewShared {
-  using Few = FewShape<kHeadDim>;
-  char ring[Few::kWarps][Few::kStages][DecodeShape<kHeadDim>::kStageBytes];
-  uint64_t arrived[Few::kWarps][Few::kStages];
-};
-
-// Shares of a block, where `blocks` have those of all spans.
-template <int kHeadDim>
-[[nodiscard]] constexpr int64_t FewSharedBytes(int64_t max_spans,
-                                               int64_t blocks) {
-  const int64_t shares =
-      CeilDiv(max_spans * DecodeShape<kHeadDim>::kWarps, blocks);
-  return static_cast<int64_t>(sizeof(FewShared<kHeadDim>)) +
-         shares * static_cast<int64_t>(sizeof(ShareState<kHeadDim>));
-}
-
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
-// The unit of a row that a cluster has.
-struct FewUnit {
-  int row, unit, kv_head;
-  int hidden;            // tokens of the first page before those that it sees
-  int tokens, spans;     // hidden ones too
-  const int32_t* pages;  // numbers, from the first page on
-  int old_pages;         // of them, which the visit does not write
-
-  __device__ __forceinline__ int SpanTokens(int span) const {
-    return span < spans - 1 ? kSpanTokens : tokens - (spans - 1) * kSpanTokens;
-  }
-};
-
-__device__ __forceinline__ FewUnit FindUnit(const DecodeWork& work, int row,
-                                            int unit, int sequence) {
-  const int position = LoadInt(work.positions + row);
-  const int first_page = FirstPage(work, position);
-  const int written = work.sequences == nullptr
-                          ? 0
-                          : LoadInt(&work.sequences[sequence].first_position);
-  FewUnit found;
-  found.row = row;
-  found.unit = unit;
-  found.kv_head = unit / work.unit_tiles;
-  found.hidden = work.pages.FirstSeen(position) % kPage;
-  found.tokens = TokensOf(work, position);
-  found.spans = FullSpans(found.tokens) + 1;
-  found.pages =
-      work.pages.page_table + sequence * work.pages.page_stride + first_page;
-  found.old_pages = written / kPage - first_page;
-  return found;
-}
-
-// Fills a warp's ring with the pages of its shares, in order. The page numbers
-// of a share are asked for while pages of the one before are on their way.
-template <int kHeadDim>
-class ShareFeed {
- public:
-  using Shape = DecodeShape<kHeadDim>;
-  using Few = FewShape<kHeadDim>;
-
-  // Shares first, first + step, ...
-  __device__ __forceinline__ ShareFeed(const DecodeWork& work,
-                                       const FewUnit& unit, char* ring,
-                                       uint64_t* arrived, int first, int step)
-      : work_(work),
-        unit_(unit),
-        ring_(ring),
-        arrived_(arrived),
-        share_(first),
-        step_(step) {
-    Ask();
-  }
-
-  // Starts copies of pages below `end` of the unit into the stages that are
-  // free when `used` pages have been.
-  __device__ __forceinline__ void Fill(int used, int end) {
-    while (filled_ - used < Few::kStages) {
-      if (next_ == now_.count) {
-        if (ahead_.count == 0) return;
-        now_ = ahead_;
-        next_ = 0;
-        Ask();
-      }
-      if (now_.first + next_ * Shape::kWarps >= end) return;
-      const int64_t id = __shfl_sync(kAllLanes, now_.id, next_);
-      const char* keys =
-          static_cast<const char*>(work_.pages.pool) +
-          id * work_.pages.page_bytes +
-          static_cast<int64_t>(unit_.kv_head) * Shape::kBlockBytes;
-      const int stage = filled_ % Few::kStages;
-      StageFill(arrived_ + stage, ring_ + stage * Shape::kStageBytes, keys,
-                keys + work_.pages.kv_heads * Shape::kBlockBytes,
-                Shape::kBlockBytes);
-      ++next_;
-      ++filled_;
-    }
-  }
-
- private:
-  struct Share {
-    int count = 0;  // pages
-    int first = 0;  // of the unit's pages
-    int id = 0;     // lane i: number of its page i
-  };
-
-  __device__ __forceinline__ void Ask() {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    ahead_.count = 0;
-    while (share_ < unit_.spans * Shape::kWarps && ahead_.count == 0) {
-      const int span = share_ / Shape::kWarps;
-      const int warp = share_ % Shape::kWarps;
-      share_ += step_;
-      ahead_.count = PagesOf<Shape::kWarps>(unit_.SpanTokens(span), warp);
-      ahead_.first = span * (kSpanTokens / kPage) + warp;
-      if (lane < ahead_.count) {
-        ahead_.id = LoadInt(unit_.pages + ahead_.first + lane * Shape::kWarps);
-      }
-    }
-  }
-
-  const DecodeWork& work_;
-  const FewUnit& unit_;
-  char* ring_;
-  uint64_t* arrived_;
-  int share_, step_;  // the next share to look at
-  Share now_, ahead_;
-  int next_ = 0;  // page of now_
-  int filled_ = 0;
-};
-
-// Adds kPages pages of a share from its page `first` on, which are the oldest
-// of the ring: scores first, which do not wait for each other.
-template <int kHeadDim, int kPages>
-__device__ __forceinline__ void VisitPages(const DecodeWork& work,
-                                           const char* ring, uint64_t* arrived,
-                                           int used,
-                                           const uint4 (&q)[kHeadDim / 32],
-                                           const SeenTokens (&seen)[kPages],
-                                           DecodeState<kHeadDim>& state) {
-  using Shape = DecodeShape<kHeadDim>;
-  constexpr int kStages = FewShape<kHeadDim>::kStages;
-  const char* keys[kPages];
-  PageScores scores[kPages];
-#pragma unroll
-  for (int i = 0; i < kPages; ++i) {
-    const int stage = (used + i) % kStages;
-    StageAwait(arrived + stage, (used + i) / kStages);
-    keys[i] = ring + stage * Shape::kStageBytes;
-  }
-#pragma unroll
-  for (int i = 0; i < kPages; ++i) {
-    scores[i] = ScorePage<kHeadDim>(work, keys[i], seen[i], q);
-  }
-#pragma unroll
-  for (int i = 0; i < kPages; ++i) {
-    AddPage(keys[i] + Shape::kBlockBytes, seen[i], scores[i], state);
-  }
-  __syncwarp();
-}
-
-// A visiting warp: shares first, first + step, ...; of the block's states one
-// in FewShape::kWarps, from that of the warp on.
-template <int kHeadDim>
-__device__ __forceinline__ void VisitShares(const DecodeWork& work,
-                                            const FewUnit& unit,
-                                            FewShared<kHeadDim>& block,
-                                            ShareState<kHeadDim>* states,
-                                            int first, int step) {
-  using Shape = DecodeShape<kHeadDim>;
-  using Few = FewShape<kHeadDim>;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  char* const ring = block.ring[warp][0];
-  uint64_t* const arrived = block.arrived[warp];
-  constexpr int kAllPages = 1 << 30;
-  ShareFeed<kHeadDim> feed(work, unit, ring, arrived, first, step);
-  feed.Fill(0, unit.old_pages);
-  AwaitPreviousGrids();
-  feed.Fill(0, kAllPages);
-  uint4 q[kHeadDim / 32];
-  LoadQueries<kHeadDim>(work, unit.row, unit.unit, q);
-  int used = 0;
-  int place = warp;
-  for (int share = first; share < unit.spans * Shape::kWarps;
-       share += step, place += Few::kWarps) {
-    const int tokens = unit.SpanTokens(share / Shape::kWarps);
-    const int count = PagesOf<Shape::kWarps>(tokens, share % Shape::kWarps);
-    if (count == 0) continue;
-    DecodeState<kHeadDim> state;
-    int n = 0;
-    const auto visit = [&](auto pages) {
-      constexpr int kPages = decltype(pages)::value;
-      SeenTokens seen[kPages];
-#pragma unroll
-      for (int i = 0; i < kPages; ++i) {
-        const int page = share % Shape::kWarps + (n + i) * Shape::kWarps;
-        seen[i] = {share == 0 && page == 0 ? unit.hidden : 0,
-                   min(tokens - page * kPage, kPage)};
-      }
-      VisitPages<kHeadDim, kPages>(work, ring, arrived, used, q, seen, state);
-      n += kPages;
-      used += kPages;
-      feed.Fill(used, kAllPages);
-    };
-    while (count - n >= Few::kGroup) {
-      visit(std::integral_constant<int, Few::kGroup>());
-    }
-    while (n < count) visit(std::integral_constant<int, 1>());
-    PutState(state, states[place].out, states[place].softmax);
-  }
-}
 
 // Where a thread finds the states of all shares at its head and pair of dims.
 template <int kHeadDim>
@@ -320,23 +88,46 @@ __device__ __forceinline__ void CombineShares(const DecodeWork& work,
   }
 }
 
+// A unit's queries out of shared memory, as LoadQueries has them.
+template <int kHeadDim>
+__device__ __forceinline__ void TakeQueries(const DecodeEntry<kHeadDim>& entry,
+                                            int heads,
+                                            uint4 (&q)[kHeadDim / 32]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const uint16_t* from = entry.q + lane / 4 * kHeadDim + lane % 4 * 8;
+#pragma unroll
+  for (int j = 0; j < kHeadDim / 32; ++j) {
+    q[j] = lane / 4 < heads ? *reinterpret_cast<const uint4*>(from + j * 32)
+                            : uint4{0, 0, 0, 0};
+  }
+}
+
 #endif
 
-// Blocks: of a cluster, 2^block_shift, then units, then rows.
-template <int kHeadDim>
+// Where keys and values come from.
+enum class FewKeys {
+  kStored,  // all of them out of pages
+  kEnters,  // but the row's own: this kernel stores them, and rotates
+};
+
+// Blocks: of a cluster, then units, then rows.
+template <int kHeadDim, FewKeys kKeys>
 __global__ void __launch_bounds__(kFewThreads, 1)
-    DecodeFewKernel(DecodeWork work, int block_shift) {
+    DecodeFewKernel(DecodeWork work, FewLayout layout, RotateAndStoreArgs args,
+                    HeadShape shape) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Few = FewShape<kHeadDim>;
   extern __shared__ __align__(128) char shared[];
-  auto& block = *reinterpret_cast<FewShared<kHeadDim>*>(shared);
-  auto* const states =
-      reinterpret_cast<ShareState<kHeadDim>*>(shared + sizeof(block));
+  auto* const arrived =
+      reinterpret_cast<uint64_t*>(shared + layout.visitors * Few::kRingBytes);
+  auto& entry = *reinterpret_cast<DecodeEntry<kHeadDim>*>(
+      arrived + layout.visitors * Few::kStages);
+  auto* const states = reinterpret_cast<ShareState<kHeadDim>*>(&entry + 1);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int blocks = 1 << block_shift;
-  const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
-  const int number = static_cast<int>(blockIdx.x) >> block_shift;
+  const int rank =
+      static_cast<int>(blockIdx.x) & ((1 << layout.block_shift) - 1);
+  const int number = static_cast<int>(blockIdx.x) >> layout.block_shift;
   const int row = number / work.units;
   AllowNextGrid();
   const int sequence = LoadInt(work.row_sequence + row);
@@ -345,17 +136,43 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     return;
   }
   const FewUnit unit = FindUnit(work, row, number % work.units, sequence);
-  if (warp < Few::kWarps) {
-    if (lane < Few::kStages) StageInit(&block.arrived[warp][lane]);
-    StageInitFence();
-    __syncwarp();
-    VisitShares(work, unit, block, states, rank + (warp << block_shift),
-                Few::kWarps << block_shift);
+  const bool visits = warp < layout.visitors;
+  char* const ring = shared + (visits ? warp : 0) * Few::kRingBytes;
+  uint64_t* const own = arrived + (visits ? warp : 0) * Few::kStages;
+  if (visits && lane < Few::kStages) StageInit(own + lane);
+  StageInitFence();
+  __syncwarp();
+  const int first = visits ? rank + (warp << layout.block_shift) : kNoShare;
+  const int step = layout.visitors << layout.block_shift;
+  ShareFeed<kHeadDim> feed(work, unit, ring, own, first, step);
+  NewToken<kHeadDim> token;
+  uint4 q[kHeadDim / 32];
+  if constexpr (kKeys == FewKeys::kEnters) {
+    feed.Fill(0, kAllPages);  // nobody else writes to them
+    token = {&entry, (unit.tokens - 1) / kPage, unit.position % kPage};
+    EnterUnit<kHeadDim, kFewThreads>(
+        args, shape,
+        {.row = row,
+         .position = unit.position,
+         .first_head = UnitHead(work, unit.unit),
+         .heads = UnitHeads(work, unit.unit),
+         .kv_head = unit.kv_head,
+         .place = PlaceOf(work.pages, sequence, unit.position),
+         .stores = rank == 0 && unit.unit % work.unit_tiles == 0},
+        entry);
+    __syncthreads();
+    TakeQueries(entry, UnitHeads(work, unit.unit), q);
   } else {
+    feed.Fill(0, unit.old_pages);
     AwaitPreviousGrids();
+    feed.Fill(0, kAllPages);
+    LoadQueries<kHeadDim>(work, row, unit.unit, q);
   }
+  ShareVisitor<kHeadDim>{work, unit, feed, ring, own}.VisitAll(
+      first, step, token, q, states + warp, layout.visitors);
   ClusterSync();
-  CombineShares<kHeadDim>(work, unit, SharedOffset(states), block_shift, rank);
+  CombineShares<kHeadDim>(work, unit, SharedOffset(states), layout.block_shift,
+                          rank);
   ClusterMeet();  // others may still read states of this block
 #endif
 }

@@ -42,6 +42,7 @@ Status Relu2Cuda(const Relu2::Args& args, Stream& stream);
 Status XieluCuda(const Xielu::Args& args, Stream& stream);
 Status EmbeddingCuda(const Embedding::Args& args, Stream& stream);
 Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream);
+Status RotateAndAttendCuda(const RotateAndAttend::Args& args, Stream& stream);
 Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream);
 Status SampleCuda(const Sample::Args& args, Stream& stream);
 

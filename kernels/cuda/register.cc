@@ -35,6 +35,7 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<Embedding>(kCuda, kType, &cuda::EmbeddingCuda);
   registry.Add<RotateAndStore>(kCuda, kType, &cuda::RotateAndStoreCuda);
   registry.Add<PagedAttention>(kCuda, kType, &cuda::PagedAttentionCuda);
+  registry.Add<RotateAndAttend>(kCuda, kType, &cuda::RotateAndAttendCuda);
   // Logits are f32 whatever the dtype of the model.
   registry.Add<Sample>(kCuda, DType::kF32, &cuda::SampleCuda);
 }

@@ -86,12 +86,15 @@ SkinnyTuning DefaultTuning(int64_t n, int64_t m, int leaves) {
   return {.teams = 8, .row_tiles = 2, .slots = 3, .blocks = 1};
 }
 
-// Stages of a block of which two fit on a multiprocessor, if there are two.
-int DefaultSlots(const Variant& variant, int64_t blocks) {
+// Stages of a block of which two fit on a multiprocessor, if there are two; no
+// more than a team has groups, so that other kernels find room.
+int DefaultSlots(const Variant& variant, int64_t blocks, int64_t team_groups) {
   constexpr int kSharedBytes = 227 * 1024;
   const int limit =
       blocks > kProcessors ? kSharedBytes / 2 - 1024 : kSharedBytes;
-  return std::max(limit / variant.SharedBytes(1), variant.min_slots);
+  const int64_t slots =
+      std::min<int64_t>(limit / variant.SharedBytes(1), team_groups);
+  return std::max(static_cast<int>(slots), variant.min_slots);
 }
 
 // Lets every variant have its shared memory on the current device. Its code was
@@ -168,8 +171,12 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   }
   const int rows = 16 * variant->row_tiles;
   const int64_t blocks = (weight.n + rows - 1) / rows * cluster;
-  const int slots =
-      tuning.slots != 0 ? tuning.slots : DefaultSlots(*variant, blocks);
+  const int64_t team_groups =
+      CeilDiv(CeilDiv(weight.k, kSkinnyGroup) * kSkinnyMaxLeaves,
+              int64_t{weight.leaves} * leaves_at_once);
+  const int slots = tuning.slots != 0
+                        ? tuning.slots
+                        : DefaultSlots(*variant, blocks, team_groups);
   if (slots < variant->min_slots) return cudaErrorInvalidValue;
   const SkinnyWork work = {
       .m = static_cast<int>(args.m),

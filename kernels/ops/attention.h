@@ -98,4 +98,15 @@ struct PagedAttention {
   };
 };
 
+// RotateAndStore, then PagedAttention of q as that leaves it: one pass where
+// the device has a kernel for it. q and k hold anything behind it.
+struct RotateAndAttend {
+  static constexpr std::string_view kName = "rotate_and_attend";
+  struct Args {
+    RotateAndStore::Args entry;
+    float scale;
+    View out;  // [tokens, q_heads, head_dim]
+  };
+};
+
 }  // namespace baton

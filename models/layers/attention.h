@@ -58,17 +58,15 @@ class PagedHeads {
         norm_(std::move(norm)),
         inv_freq_(rope.has_value() ? w.Constant(rope->inv_freq) : Tensor()),
         amplitude_(rope.has_value() ? rope->amplitude : 1),
-        rotate_and_store_(w.Kernel<RotateAndStore>()),
-        attention_(w.Kernel<PagedAttention>()) {}
+        attend_(w.Kernel<RotateAndAttend>()) {}
 
-  // qkv: [rows, q | k | v | ...], of which q and k are changed in place; the
+  // qkv: [rows, q | k | v | ...], of which q and k hold anything then; the
   // result: [rows, heads * head_dim].
   [[nodiscard]] Scratch operator()(View qkv, Step& step) const {
     const int64_t k_begin = shape_.QueryColumns();
     const int64_t v_begin = k_begin + shape_.KeyColumns();
-    const View q = qkv.Columns(0, k_begin).Heads(shape_.heads);
     RotateAndStore::Args entry = {
-        .q = q,
+        .q = qkv.Columns(0, k_begin).Heads(shape_.heads),
         .k = qkv.Columns(k_begin, v_begin).Heads(shape_.kv_heads),
         .v = qkv.Columns(v_begin, v_begin + shape_.KeyColumns())
                  .Heads(shape_.kv_heads),
@@ -81,13 +79,10 @@ class PagedHeads {
       entry.k_norm = norm_->k.view();
       entry.eps = norm_->eps;
     }
-    step.Run<RotateAndStore>(rotate_and_store_, entry);
     Scratch heads = step.NewScratch(qkv.dim(0), k_begin);
-    step.Run<PagedAttention>(
-        attention_,
-        {.q = q,
-         .pages = step.kv(),
-         .batch = &step.batch(),
+    step.Run<RotateAndAttend>(
+        attend_,
+        {.entry = entry,
          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)),
          .out = heads.view().Heads(shape_.heads)});
     return heads;
@@ -98,8 +93,7 @@ class PagedHeads {
   std::optional<PerHeadQueryKeyNorm> norm_;
   Tensor inv_freq_;  // [rotated dimensions / 2] f32, or empty
   float amplitude_;
-  KernelFn<RotateAndStore> rotate_and_store_;
-  KernelFn<PagedAttention> attention_;
+  KernelFn<RotateAndAttend> attend_;
 };
 
 // Grouped-query attention. The output projection leaves its sum over ranks to

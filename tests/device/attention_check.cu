@@ -13,6 +13,7 @@
 #include "tests/device/attention_bench.cuh"
 #include "tests/device/check_attention.cuh"
 #include "tests/device/check_delta.cuh"
+#include "tests/device/check_enter.cuh"
 #include "tests/device/check_experts.cuh"
 #include "tests/device/check_grouped_prompt.cuh"
 #include "tests/device/check_latent.cuh"
@@ -50,6 +51,8 @@ void CheckFew() {
   }
   CheckDecodeAhead(64, 300, 1, 0);
   CheckDecodeAhead(256, 530, 1, 0);
+  CheckEnterCase({64, 3, 2, 32, true, 0});
+  CheckEnterCase({256, 4, 1, 32, false, 100});
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);
   CheckRouteGroupedCase({9, 40, 4, 4, 2});
@@ -103,6 +106,7 @@ int main(int argc, char** argv) {
   run("latent", &baton::check::CheckLatent);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);
+  run("decode", &baton::check::CheckEnter);
   run("prompt", &baton::check::CheckPrompt);
   run("sample", &baton::check::CheckSample);
   if (filter.empty() || filter == "bench") baton::check::Bench();

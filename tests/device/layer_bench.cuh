@@ -33,10 +33,19 @@ inline constexpr LayerShape kLayerShapes[] = {
 
 // Which savings a layer has.
 struct LayerSavings {
-  bool joined_norm = true;   // a post-norm with its sum
-  bool fused_gates = true;   // in the epilogue
-  bool reads_pages = true;   // ahead of the wait
-  int64_t ahead = 12 << 20;  // bytes of the next weight
+  bool joined_norm = true;    // a post-norm with its sum
+  bool fused_gates = true;    // in the epilogue
+  bool one_attention = true;  // with rotation and store in one kernel
+  bool reads_pages = true;    // else: ahead of the wait
+  int64_t ahead = 12 << 20;   // bytes of the next weight
+  // Layouts of the matmuls; none: the default.
+  cuda::SkinnyTuning small;  // of up to kSmallRows rows of W
+  cuda::SkinnyTuning large;
+};
+inline constexpr int64_t kSmallRows = 3600;
+inline constexpr cuda::SkinnyTuning kLayouts[] = {
+    {8, 2, 0, 1}, {8, 2, 3, 1}, {4, 2, 0, 2}, {4, 4, 0, 1},
+    {4, 4, 0, 2}, {2, 4, 0, 2}, {2, 4, 0, 4},
 };
 
 // The layers' weights and pages, and memory for what goes between.
@@ -115,7 +124,8 @@ class LayerChain {
          .out = out,
          .ldo = weight.n,
          .activation = activation,
-         .ahead = {static_cast<const char*>(next.w) + (all - bytes), bytes}},
+         .ahead = {static_cast<const char*>(next.w) + (all - bytes), bytes},
+         .tuning = weight.n <= kSmallRows ? savings.small : savings.large},
         stream));
   }
 
@@ -126,38 +136,42 @@ class LayerChain {
     const cuda::KvPages pages = {pools_[i],       page_bytes_,
                                  table_.data(),   table_.count(),
                                  shape_.kv_heads, shape_.head_dim};
-    CUDA_OK(cuda::RotateAndStore({.q = qkv,
-                                  .k = qkv + width,
-                                  .v = qkv + width + keys,
-                                  .row_stride = shape_.QkvRows(),
-                                  .rows = 1,
-                                  .q_heads = shape_.q_heads,
-                                  .q_norm = nullptr,
-                                  .k_norm = nullptr,
-                                  .eps = 1e-5f,
-                                  .inv_freq = freq_.data(),
-                                  .num_freqs = freq_.count(),
-                                  .amplitude = 1,
-                                  .positions = position_.data(),
-                                  .row_sequence = sequence_.data(),
-                                  .pages = pages},
-                                 stream));
-    CUDA_OK(cuda::DecodeAttention(
-        {.q = qkv,
-         .q_stride = shape_.QkvRows(),
-         .out = heads,
-         .out_stride = width,
-         .rows = 1,
-         .q_heads = shape_.q_heads,
-         .positions = position_.data(),
-         .row_sequence = sequence_.data(),
-         .sequences = savings.reads_pages ? sequences_.data() : nullptr,
-         .pages = pages,
-         .scale = 0.1f,
-         .max_spans = kSpans,
-         .scratch = scratch_.data(),
-         .counters = counters_.data()},
-        stream));
+    const cuda::RotateAndStoreArgs entry = {.q = qkv,
+                                            .k = qkv + width,
+                                            .v = qkv + width + keys,
+                                            .row_stride = shape_.QkvRows(),
+                                            .rows = 1,
+                                            .q_heads = shape_.q_heads,
+                                            .q_norm = nullptr,
+                                            .k_norm = nullptr,
+                                            .eps = 1e-5f,
+                                            .inv_freq = freq_.data(),
+                                            .num_freqs = freq_.count(),
+                                            .amplitude = 1,
+                                            .positions = position_.data(),
+                                            .row_sequence = sequence_.data(),
+                                            .pages = pages};
+    const cuda::DecodeAttentionArgs attention = {
+        .q = qkv,
+        .q_stride = shape_.QkvRows(),
+        .out = heads,
+        .out_stride = width,
+        .rows = 1,
+        .q_heads = shape_.q_heads,
+        .positions = position_.data(),
+        .row_sequence = sequence_.data(),
+        .sequences = savings.reads_pages ? sequences_.data() : nullptr,
+        .pages = pages,
+        .scale = 0.1f,
+        .max_spans = kSpans,
+        .scratch = scratch_.data(),
+        .counters = counters_.data()};
+    if (savings.one_attention) {
+      CUDA_OK(cuda::RotateAndAttend(entry, attention, stream));
+    } else {
+      CUDA_OK(cuda::RotateAndStore(entry, stream));
+      CUDA_OK(cuda::DecodeAttention(attention, stream));
+    }
   }
 
   // What a sublayer made joins the stream; the next one reads `x`.
@@ -231,10 +245,18 @@ inline void BenchLayers(const Device<char>& memory, double read_rate) {
     print("all", {});
     if (shape.post_norm) print("norm and sum apart", {.joined_norm = false});
     if (shape.gated) print("activation apart", {.fused_gates = false});
-    print("pages after the wait", {.reads_pages = false});
+    print("rotation apart", {.one_attention = false});
+    print("rotation apart, pages after the wait",
+          {.one_attention = false, .reads_pages = false});
     for (const int64_t mb : {0, 4, 8, 16, 24}) {
       print(Name("%d MB of the next weight", int(mb)).c_str(),
             {.ahead = mb << 20});
+    }
+    for (const cuda::SkinnyTuning& t : kLayouts) {
+      const std::string layout = Name("%dx%d, %d stages, cluster %d", t.teams,
+                                      t.row_tiles, t.slots, t.blocks);
+      print(("small matrices " + layout).c_str(), {.small = t});
+      print(("large matrices " + layout).c_str(), {.large = t});
     }
   }
 }

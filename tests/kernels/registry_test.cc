@@ -31,9 +31,10 @@ struct OpList {
 using AllOps =
     OpList<PackMatrix, Matmul, RmsNorm, AddRmsNorm, RmsNormAdd,
            AllReduceAddRmsNorm, Add, SiluMul, GeluMul, GateHeads, Relu2, Xielu,
-           Embedding, Rope, KvWrite, RotateAndStore, PagedAttention, Sample,
-           RouteTopK, RouteGrouped, GroupedMatmul, CombineExperts, HeadMatmul,
-           LatentWrite, LatentAttention, ShortConv, DeltaRule, GatedRmsNorm>;
+           Embedding, Rope, KvWrite, RotateAndStore, PagedAttention,
+           RotateAndAttend, Sample, RouteTopK, RouteGrouped, GroupedMatmul,
+           CombineExperts, HeadMatmul, LatentWrite, LatentAttention, ShortConv,
+           DeltaRule, GatedRmsNorm>;
 
 TEST(KernelRegistryTest, HasEveryOpForEachTypeAndInstructionSet) {
   for (const CpuIsa isa :

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "kernels/ops/attention.h"
 #include "kernels/ops/norm.h"
 #include "tests/kernels/kernel_testing.h"
@@ -82,6 +84,40 @@ TEST_P(RotateAndStoreTest, IsNormThenRopeThenKvWrite) {
             .ok());
     EXPECT_TRUE(SameBits(fused.qkv.view(), apart.qkv.view()));
     EXPECT_TRUE(SameBits(fused.pool.view(), apart.pool.view()));
+  }
+}
+
+TEST_P(RotateAndStoreTest, IsFollowedByAttentionInOneOp) {
+  const Tensor inv_freq = Filled(DType::kF32, {3}, {1.0f, 0.3f, 0.02f});
+  for (const DType dtype : kFloatTypes) {
+    const Fused apart = Make(dtype);
+    const Fused joined = Make(dtype);
+    const Tensor want = Poisoned(dtype, {kRows, kHeads * kHeadDim});
+    const Tensor out = Poisoned(dtype, {kRows, kHeads * kHeadDim});
+    for (const Fused* f : {&apart, &joined}) {  // earlier tokens
+      std::memset(f->pages.data, 0, static_cast<size_t>(f->pool.bytes()));
+    }
+    RotateAndStore::Args args = ArgsOf(apart);
+    args.inv_freq = inv_freq.view();
+    ASSERT_TRUE(machine().Run<RotateAndStore>(dtype, args).ok());
+    ASSERT_TRUE(
+        machine()
+            .Run<PagedAttention>(dtype, {.q = apart.q,
+                                         .pages = apart.pages,
+                                         .batch = &batch_,
+                                         .scale = 0.3f,
+                                         .out = want.view().Heads(kHeads)})
+            .ok());
+    args = ArgsOf(joined);
+    args.inv_freq = inv_freq.view();
+    ASSERT_TRUE(
+        machine()
+            .Run<RotateAndAttend>(
+                dtype,
+                {.entry = args, .scale = 0.3f, .out = out.view().Heads(kHeads)})
+            .ok());
+    EXPECT_TRUE(SameBits(out.view(), want.view()));
+    EXPECT_TRUE(SameBits(joined.pool.view(), apart.pool.view()));
   }
 }
 

@@ -93,8 +93,8 @@ TEST(MixtralTest, IsNotBuiltWhereExpertsHaveNoKernels) {
   const TinyCheckpoint tiny = TinyCheckpoint::Open("mixtral");
   const KernelRegistry dense =
       Only<PackMatrix, Matmul, RmsNorm, AddRmsNorm, RmsNormAdd,
-           AllReduceAddRmsNorm, Add, SiluMul, Embedding, RotateAndStore,
-           PagedAttention, Sample>();
+           AllReduceAddRmsNorm, Add, SiluMul, Embedding, RotateAndAttend,
+           Sample>();
   const Status status =
       tiny.decoder
           ->build(tiny.config(), {.ranges = {{1, 2}},
