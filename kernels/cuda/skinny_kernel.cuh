@@ -178,8 +178,8 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   const auto leaf_begin = [&](int leaf) {
     return (min(leaf, 1 << work.leaf_shift) * groups) >> work.leaf_shift;
   };
-  const int leaves =
-      (kSkinnyMaxLeaves / kTeams) >> work.block_shift;  // of a team
+  // Of a team; where there are fewer leaves than teams the last ones have none.
+  const int leaves = max(1, (1 << work.leaf_shift) / (kTeams * blocks));
   const int first_leaf = (rank * kTeams + team) * leaves;
   int group = leaf_begin(first_leaf);
 
