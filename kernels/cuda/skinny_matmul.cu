@@ -171,9 +171,8 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   }
   const int rows = 16 * variant->row_tiles;
   const int64_t blocks = (weight.n + rows - 1) / rows * cluster;
-  const int64_t team_groups =
-      CeilDiv(CeilDiv(weight.k, kSkinnyGroup) * kSkinnyMaxLeaves,
-              int64_t{weight.leaves} * leaves_at_once);
+  const int64_t team_groups = CeilDiv(CeilDiv(weight.k, kSkinnyGroup),
+                                      std::min(weight.leaves, leaves_at_once));
   const int slots = tuning.slots != 0
                         ? tuning.slots
                         : DefaultSlots(*variant, blocks, team_groups);
