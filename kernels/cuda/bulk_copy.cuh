@@ -9,17 +9,6 @@
 
 namespace baton::cuda {
 
-// Asks L2 for `bytes` (a multiple of 16) at a 16-byte aligned address, and
-// waits for nothing.
-__device__ __forceinline__ void PrefetchBytes(const void* from,
-                                              uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from),
-               "r"(bytes)
-               : "memory");
-#endif
-}
-
 // One thread of a warp for each stage of its ring, which then fences.
 __device__ __forceinline__ void StageInit(uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900

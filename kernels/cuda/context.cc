@@ -71,18 +71,6 @@ StatusOr<const SkinnyWeight*> Context::Skinny(const PackedMatrix& weight) {
   return kept.get();
 }
 
-const SkinnyWeight* Context::Follow(const SkinnyWeight& weight) {
-  if (met_ != nullptr) next_[met_] = &weight;
-  met_ = &weight;
-  const auto found = next_.find(&weight);
-  return found == next_.end() ? nullptr : found->second;
-}
-
-void Context::ForgetOrder() {
-  met_ = nullptr;
-  next_.clear();
-}
-
 StatusOr<const GroupedWeights*> Context::Grouped(
     std::span<const PackedMatrix> weights) {
   if (weights.empty()) return InvalidArgument("grouped_matmul: no experts");

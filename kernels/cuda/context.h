@@ -37,11 +37,6 @@ class Context : public CudaAttachment {
   [[nodiscard]] StatusOr<int32_t*> Counters(int64_t count);
   [[nodiscard]] StatusOr<const SkinnyWeight*> Skinny(
       const PackedMatrix& weight);
-  // Notes that generated rows meet this weight now. The one that they met next
-  // the last time, or null: layers run in one order, visit after visit.
-  [[nodiscard]] const SkinnyWeight* Follow(const SkinnyWeight& weight);
-  // Weights are replaced: what was noted may be of some that are gone.
-  void ForgetOrder();
   // Of the experts' matrices, which are of one shape.
   [[nodiscard]] StatusOr<const GroupedWeights*> Grouped(
       std::span<const PackedMatrix> weights);
@@ -64,8 +59,6 @@ class Context : public CudaAttachment {
   std::map<std::tuple<const std::byte*, int64_t, int64_t>,
            std::unique_ptr<SkinnyWeight>>
       skinny_;
-  const SkinnyWeight* met_ = nullptr;  // last
-  std::map<const SkinnyWeight*, const SkinnyWeight*> next_;
   struct KeptGroup {
     GroupedWeights weights;
     void* memory = nullptr;  // the arrays, on the device

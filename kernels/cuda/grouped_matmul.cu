@@ -38,7 +38,6 @@ cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedPlan& plan,
       .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
       .block_shift = 0,
       .slots = stages,
-      .ahead = {},
       .sink = sink};
   CUtensorMap x_map;
   const cudaError_t error =

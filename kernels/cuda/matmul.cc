@@ -12,9 +12,6 @@ namespace {
 
 // Rows whose sums by halves are in f32 at a time.
 constexpr int64_t kHalvesRows = 2048;
-// Of the next weight of generated rows, brought into L2: about what memory
-// gives between the last copies of one matmul and the first of the next.
-constexpr int64_t kReadAhead = int64_t{12} << 20;
 
 XieluConstants XieluOf(const MatmulActivation& a) {
   if (a.kind != MatmulActivation::Kind::kXielu) return {};
@@ -72,16 +69,6 @@ View ProductOf(const Matmul::Args& args) {
   return args.activation.IsGated() ? args.product : args.out;
 }
 
-// What generated rows read next: of a large weight the end, since blocks of the
-// next launch that start early fetch what comes first by themselves.
-SkinnyAhead EndOf(const SkinnyWeight* next) {
-  if (next == nullptr || next->plain) return {};
-  const int64_t all = next->n * next->ldw * SizeOf(DType::kBF16);
-  const int64_t bytes = std::min(all, kReadAhead);
-  return {.data = static_cast<const std::byte*>(next->w) + (all - bytes),
-          .bytes = bytes};
-}
-
 // Runs of generated rows: 64 at a time, whose bits are those of one alone.
 Status Generated(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   Context& context = Context::Of(stream);
@@ -91,7 +78,6 @@ Status Generated(const Matmul::Args& args, const RowRun& run, Stream& stream) {
       !args.activation.IsGated() ||
       (TakesGates(*weight) && SuitsCopies(args.x.data(), args.x.row_stride()));
   const View to = fused ? args.out : args.product;
-  const SkinnyAhead ahead = EndOf(context.Follow(*weight));
   for (int64_t i = 0; i < run.rows; i += kSkinnyMaxRows) {
     const int64_t first = run.first + i;
     const int64_t rows = std::min(kSkinnyMaxRows, run.rows - i);
@@ -106,8 +92,7 @@ Status Generated(const Matmul::Args& args, const RowRun& run, Stream& stream) {
         .out_type =
             out.dtype() == DType::kF32 ? SkinnyOut::kF32 : SkinnyOut::kBf16,
         .activation = fused ? KindOf(args.activation) : SkinnyActivation::kNone,
-        .xielu = XieluOf(args.activation),
-        .ahead = ahead};
+        .xielu = XieluOf(args.activation)};
     BATON_RETURN_IF_ERROR(
         CudaStatus(SkinnyMatmul(*weight, skinny, context.stream()), "matmul"));
   }
@@ -198,7 +183,6 @@ Status PackMatrixCuda(const PackMatrix::Args& args, Stream& stream) {
       .Require(args.first_row >= 0 && args.first_row + match["rows"] <= args.n,
                "rows outside the matrix");
   BATON_RETURN_IF_ERROR(match.status());
-  Context::Of(stream).ForgetOrder();
   constexpr size_t kElement = sizeof(bf16);
   const auto row = static_cast<size_t>(PadTo(args.k, kCudaRowPad)) * kElement;
   BATON_RETURN_IF_ERROR(CudaStatus(

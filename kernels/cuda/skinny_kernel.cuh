@@ -189,7 +189,7 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   SkinnyStages<Tile> ring(base + team * team_bytes,
                           base + kTeams * team_bytes + team * work.slots * 8,
                           work.slots, boxes, first_row, tokens.first, group,
-                          leaf_begin(first_leaf + leaves), work.ahead);
+                          leaf_begin(first_leaf + leaves));
   ring.FillW(map);
 
   const int lane = thread % 32;

@@ -128,9 +128,6 @@ bool FitTogether(const SkinnyWeight& weight, const SkinnyArgs& args) {
       args.out_type != SkinnyOut::kBf16) {
     return false;
   }
-  if (!IsAligned(args.ahead.data, 16) || args.ahead.bytes % 16 != 0) {
-    return false;
-  }
   const bool gated = IsGated(args.activation);
   if (gated && !(TakesGates(weight) && SuitsCopies(args.x, args.ldx)))
     return false;
@@ -184,7 +181,6 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
       .leaf_shift = std::countr_zero(static_cast<unsigned>(weight.leaves)),
       .block_shift = std::countr_zero(static_cast<unsigned>(cluster)),
       .slots = slots,
-      .ahead = args.ahead,
       .sink = sink};
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -89,14 +89,6 @@ struct SkinnyTuning {
   int blocks = 0;     // of a cluster, which has 4 or 8 teams
 };
 
-// Memory that a later launch reads, brought into L2 when all of W is under way:
-// what is read before that one does is its own time saved. A hint, which
-// changes no bit. 16-byte aligned, a multiple of 16 bytes.
-struct SkinnyAhead {
-  const void* data = nullptr;
-  int64_t bytes = 0;
-};
-
 struct SkinnyArgs {
   // bf16 [m, k]. Unless 16-byte aligned, with rows a multiple of 8 elements
   // apart, it does not suit the copy engine: the plain kernel takes it.
@@ -108,7 +100,6 @@ struct SkinnyArgs {
   SkinnyOut out_type = SkinnyOut::kBf16;
   SkinnyActivation activation = SkinnyActivation::kNone;
   XieluConstants xielu = {};
-  SkinnyAhead ahead = {};
   SkinnyTuning tuning = {};
 };
 

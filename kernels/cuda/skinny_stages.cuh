@@ -23,7 +23,6 @@ struct SkinnyWork {
   int leaf_shift;   // log2 of SkinnyLeaves(k)
   int block_shift;  // log2 of the blocks of a cluster
   int slots;        // stages in flight per team
-  SkinnyAhead ahead;
   SkinnySink sink;
 };
 
@@ -61,16 +60,6 @@ enum class SkinnyBoxes { kRows, kPairs };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A team's first thread: the team's share of what is brought into L2.
-__device__ __forceinline__ void ReadAhead(const SkinnyAhead& ahead, int team,
-                                          int teams) {
-  constexpr int64_t kChunk = 8192;
-  for (int64_t at = team * kChunk; at < ahead.bytes; at += teams * kChunk) {
-    PrefetchBytes(static_cast<const std::byte*>(ahead.data) + at,
-                  static_cast<uint32_t>(min(kChunk, ahead.bytes - at)));
-  }
-}
-
 // The stages that one team has in flight. Its first thread starts the copies.
 template <typename Tile>
 class SkinnyStages {
@@ -79,9 +68,8 @@ class SkinnyStages {
   // from these on.
   __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
                           SkinnyBoxes boxes, int first_row, int first_token,
-                          int group, int end, const SkinnyAhead& ahead)
-      : ahead_(ahead),
-        stages_(stages),
+                          int group, int end)
+      : stages_(stages),
         barriers_(barriers),
         slots_(slots),
         boxes_(boxes),
@@ -101,7 +89,6 @@ class SkinnyStages {
       BarrierInitFence();
 #pragma unroll 1
       for (int i = 0; i < filled; ++i) StartW(map, i, next_ + i);
-      if (next_ + filled == end_) StartAhead();
     }
     next_ += filled;
     TeamSync();
@@ -126,7 +113,6 @@ class SkinnyStages {
       if (leads_) {
         StartW(map, slot_, next_);
         StartX(x_map, slot_, next_);
-        if (next_ + 1 == end_) StartAhead();
       }
       ++next_;
     }
@@ -166,14 +152,6 @@ class SkinnyStages {
             group * kGroup, first_token_, barriers_ + 8 * slot);
   }
 
-  // What a later launch reads, once the last copy of this team has started.
-  __device__ void StartAhead() const {
-    const int teams = static_cast<int>(blockDim.x) / Tile::kTeamThreads;
-    ReadAhead(ahead_, static_cast<int>(blockIdx.x) * teams + team_,
-              static_cast<int>(gridDim.x) * teams);
-  }
-
-  const SkinnyAhead& ahead_;
   uint32_t stages_, barriers_;
   int slots_;
   SkinnyBoxes boxes_;

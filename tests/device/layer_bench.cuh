@@ -37,7 +37,6 @@ struct LayerSavings {
   bool fused_gates = true;    // in the epilogue
   bool one_attention = true;  // with rotation and store in one kernel
   bool reads_pages = true;    // else: ahead of the wait
-  int64_t ahead = 12 << 20;   // bytes of the next weight
   // Layouts of the matmuls; none: the default.
   cuda::SkinnyTuning small;  // of up to kSmallRows rows of W
   cuda::SkinnyTuning large;
@@ -113,9 +112,6 @@ class LayerChain {
                 cuda::SkinnyActivation activation, const LayerSavings& savings,
                 cudaStream_t stream) const {
     const cuda::SkinnyWeight& weight = weights_[number];
-    const cuda::SkinnyWeight& next = weights_[(number + 1) % weights_.size()];
-    const int64_t all = 2 * next.n * next.k;
-    const int64_t bytes = std::min(all, savings.ahead);
     CUDA_OK(cuda::SkinnyMatmul(
         weight,
         {.x = x,
@@ -124,7 +120,6 @@ class LayerChain {
          .out = out,
          .ldo = weight.n,
          .activation = activation,
-         .ahead = {static_cast<const char*>(next.w) + (all - bytes), bytes},
          .tuning = weight.n <= kSmallRows ? savings.small : savings.large},
         stream));
   }
@@ -248,10 +243,6 @@ inline void BenchLayers(const Device<char>& memory, double read_rate) {
     print("rotation apart", {.one_attention = false});
     print("rotation apart, pages after the wait",
           {.one_attention = false, .reads_pages = false});
-    for (const int64_t mb : {0, 4, 8, 16, 24}) {
-      print(Name("%d MB of the next weight", int(mb)).c_str(),
-            {.ahead = mb << 20});
-    }
     for (const cuda::SkinnyTuning& t : kLayouts) {
       const std::string layout = Name("%dx%d, %d stages, cluster %d", t.teams,
                                       t.row_tiles, t.slots, t.blocks);
