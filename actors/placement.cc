@@ -193,6 +193,7 @@ DecoderBytes CountBytes(const DecoderInfo& info,
         break;
     }
     PartOf(bytes, decl.owner) += ranks * held;
+    if (decl.owner.routed) bytes.routed += ranks * held;
   }
   return bytes;
 }

@@ -22,6 +22,7 @@ struct DecoderBytes {
   int64_t embedding = 0;
   int64_t final = 0;            // last norm and head
   std::vector<int64_t> layers;  // physical
+  int64_t routed = 0;           // of all layers, what experts have
   int64_t parameters = 0;       // elements, whole checkpoint; each tensor once
 };
 [[nodiscard]] DecoderBytes CountBytes(const DecoderInfo& info,

@@ -35,6 +35,8 @@ struct DecoderInfo {
   int64_t hidden = 0;
   int64_t vocab = 0;
   int64_t max_positions = 0;
+  int64_t experts = 0;               // of a mixture
+  int64_t experts_per_row = 0;       // that a row chooses
   DType stream_dtype = DType::kF32;  // of the residual stream
   std::vector<LayerState> states;    // per unrolled layer, in the compute dtype
 

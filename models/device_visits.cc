@@ -272,10 +272,12 @@ std::optional<DeviceVisits::Shape> DeviceVisits::Recordable(
     const VisitArgs& args, const DecoderInfo& info) const {
   const AttentionBatch& batch = *args.batch;
   const auto rows = static_cast<int64_t>(batch.positions.size());
+  // A sequence that begins has slots to be cleared, which is not recorded.
   const bool one_row_each =
       std::all_of(batch.sequences.begin(), batch.sequences.end(),
                   [](const SequenceSpan& span) {
-                    return span.rows == 1 && span.prompt_rows == 0;
+                    return span.rows == 1 && span.prompt_rows == 0 &&
+                           span.first_position > 0;
                   });
   const bool ends = args.range.end == info.unrolled_layers();
   const bool all_sampled = args.sampling.size() == batch.positions.size();
@@ -392,7 +394,9 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
         parts_.device->Copy(recorded.stream.view().data(), args.stream.data(),
                             args.stream.bytes(), *parts_.stream));
   }
+  BATON_RETURN_IF_ERROR(parts_.tp->Meet());
   BATON_RETURN_IF_ERROR(recorded.graph->Launch());
+  BATON_RETURN_IF_ERROR(parts_.tp->Meet());
   VisitResult result;
   if (!recorded.result.stream.empty()) {
     const View out = recorded.result.stream.view().Rows(0, rows);

@@ -27,6 +27,12 @@ struct KimiLinearConfig : DenseConfig {
   [[nodiscard]] bool IsMixture(LayerIndex layer) const {
     return mixture_layers[static_cast<size_t>(layer.value())];
   }
+  [[nodiscard]] DecoderInfo Info(const std::string& architecture) const {
+    DecoderInfo info = DenseConfig::Info(architecture);
+    info.experts = routing.experts;
+    info.experts_per_row = routing.top;
+    return info;
+  }
   [[nodiscard]] ExpertsShape Experts() const {
     return {.experts = routing.experts, .hidden = hidden(), .ffn = expert_ffn};
   }

@@ -21,6 +21,12 @@ struct MixtralConfig : DenseConfig {
   int64_t experts = 0;
   int64_t top = 0;  // experts of a row
 
+  [[nodiscard]] DecoderInfo Info(const std::string& architecture) const {
+    DecoderInfo info = DenseConfig::Info(architecture);
+    info.experts = experts;
+    info.experts_per_row = top;
+    return info;
+  }
   [[nodiscard]] ExpertsShape Experts() const {
     return {.experts = experts, .hidden = hidden(), .ffn = ffn};
   }

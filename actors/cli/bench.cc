@@ -4,6 +4,7 @@
 // that a noisy machine disturbs them alike; the ratios are what counts.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -138,23 +139,29 @@ class Bench {
             .vocab = model_.info.vocab};
   }
 
-  // Bytes a decode step reads at least: weights, all but the embedding, of
-  // which it reads a row, loops reading the layers again; and the sequences'
-  // keys and values, half the generated ones on average, or other state.
+  // Bytes a decode step moves at least: weights, all but the embedding, of
+  // which it reads a row, loops reading the layers again, of experts as many as
+  // rows that choose evenly would; and the sequences' keys and values, half the
+  // generated ones on average, or other state, which is also written.
   [[nodiscard]] double StepBytes(int batch) const {
     double layers = 0;
     for (int64_t layer : bytes_.layers) layers += static_cast<double>(layer);
+    const DecoderInfo& info = model_.info;
+    if (info.experts > 0) {
+      const double left_out = 1 - static_cast<double>(info.experts_per_row) /
+                                      static_cast<double>(info.experts);
+      layers -= static_cast<double>(bytes_.routed) * std::pow(left_out, batch);
+    }
     const double context = flags_.prompt + flags_.tokens / 2.0;
     double kv = 0;
-    for (const LayerState& state : model_.info.states) {
+    for (const LayerState& state : info.states) {
       const auto window = static_cast<double>(state.window);
       const LayerState held = state.OfRank(flags_.tp);
       kv += static_cast<double>(flags_.tp * held.TokenBytes()) *
             (window > 0 ? std::min(window, context) : context) * batch;
-      kv += static_cast<double>(state.slot_bytes) * batch;
+      kv += 2.0 * static_cast<double>(state.slot_bytes) * batch;
     }
-    return layers * model_.info.num_loops + static_cast<double>(bytes_.final) +
-           kv;
+    return layers * info.num_loops + static_cast<double>(bytes_.final) + kv;
   }
 
   Status AddPipeline(int stages, DType dtype) {

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
     auto* residual =
         static_cast<uint16_t*>(norm.residual) + row * norm.residual_stride;
     work.Load(residual);
-    work.Add(residual, [&](int64_t at, float(&y)[8]) {
+    work.Add(residual, [&](int /*v*/, int64_t at, float(&y)[8]) {
       SumEight<kVectors>(args.partial + row * n, other, at, n, y);
 #pragma unroll
       for (float& value : y) value = RoundBf16(value);
@@ -85,6 +85,67 @@ __global__ void __launch_bounds__(kMaxNormThreads)
                scratch);
     __syncthreads();  // scratch is free again
   }
+}
+
+// The sum of the block's row in a quick call.
+template <typename T, bool kVectors>
+__global__ void __launch_bounds__(kMaxNormThreads)
+    QuickAllReduceKernel(RankLinks links, AllReduceArgs args) {
+  EnterKernel();
+  const RankCall call(links);
+  const int64_t n = args.size;
+  const int64_t step = 8 * static_cast<int64_t>(blockDim.x);
+  const int64_t first = 8 * static_cast<int64_t>(threadIdx.x);
+  const float* mine = args.partial + blockIdx.x * n;
+  T* out = static_cast<T*>(args.out) + blockIdx.x * args.out_stride;
+  for (int64_t at = first; at < n; at += step) {
+    call.SendQuick(at, LoadEight<kVectors>(mine, at, n).x);
+  }
+  for (int64_t at = first; at < n; at += step) {
+    const Eight<float> x = LoadEight<kVectors>(mine, at, n);
+    float y[8];
+    call.ReceiveQuick(at, y);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y[i] = x.x[i] + y[i];
+    StoreEight<kVectors>(out, at, n, PackTo<T>(y));
+  }
+  call.FinishQuick();
+}
+
+// A row a block, in a quick call.
+template <bool kVectors, int kHeld>
+__global__ void __launch_bounds__(kMaxNormThreads)
+    QuickNormKernel(RankLinks links, AllReduceNormArgs args) {
+  __shared__ float scratch[kMaxNormThreads / kWarp];
+  AllowNextGrid();
+  const AddRmsNormArgs& norm = args.norm;
+  const int64_t n = norm.hidden;
+  using Work = NormRow<uint16_t, kVectors, kHeld>;
+  Work work(norm.weight, n);
+  AwaitPreviousGrids();
+  const RankCall call(links);
+  const float* partial = args.partial + blockIdx.x * n;
+  Eight<float> mine[kHeld];
+#pragma unroll
+  for (int v = 0; v < kHeld; ++v) {
+    mine[v] = LoadEight<kVectors>(partial, Work::At(v), n);
+  }
+#pragma unroll
+  for (int v = 0; v < kHeld; ++v) {
+    if (Work::At(v) < n) call.SendQuick(Work::At(v), mine[v].x);
+  }
+  auto* residual =
+      static_cast<uint16_t*>(norm.residual) + blockIdx.x * norm.residual_stride;
+  work.Load(residual);
+  work.Add(residual, [&](int v, int64_t at, float(&y)[8]) {
+    if (at < n) call.ReceiveQuick(at, y);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y[i] = RoundBf16(mine[v].x[i] + y[i]);
+  });
+  work.Store(norm.eps,
+             static_cast<uint16_t*>(norm.out) + blockIdx.x * norm.out_stride,
+             scratch);
+  call.FinishQuick();
 }
 
 // Units of rows that lie one after the other, shared out among blocks.
@@ -116,6 +177,11 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
+// Whether every block has a row, of few elements.
+bool IsQuick(int64_t rows, int64_t n) {
+  return rows <= kRankBlocks && n <= kQuickElements;
+}
+
 // Rows that one call takes.
 int64_t CallRows(int64_t row_bytes) {
   return kRankBlocks * (kRankSlotBytes / row_bytes);
@@ -127,6 +193,11 @@ cudaError_t LaunchNorm(const RankLinks& links, const AllReduceNormArgs& args,
   const int threads = NormThreads(args.norm.hidden);
   const dim3 grid(Blocks(std::min<int64_t>(args.norm.rows, kRankBlocks)));
   const int64_t held = CeilDiv(CeilDiv(args.norm.hidden, 8), threads);
+  if (IsQuick(args.norm.rows, args.norm.hidden)) {
+    return Launch(held <= 1 ? &QuickNormKernel<kVectors, 1>
+                            : &QuickNormKernel<kVectors, 2>,
+                  grid, threads, 0, stream, links, args);
+  }
   if (held <= 1) {
     return Launch(&AllReduceNormKernel<kVectors, 1>, grid, threads, 0, stream,
                   links, args);
@@ -139,20 +210,30 @@ cudaError_t LaunchNorm(const RankLinks& links, const AllReduceNormArgs& args,
                 links, args);
 }
 
+template <typename T>
+cudaError_t LaunchSumOf(const RankLinks& links, const AllReduceArgs& args,
+                        dim3 grid, int threads, bool vectors,
+                        cudaStream_t stream) {
+  if (IsQuick(args.rows, args.size)) {
+    return Launch(vectors ? &QuickAllReduceKernel<T, true>
+                          : &QuickAllReduceKernel<T, false>,
+                  grid, threads, 0, stream, links, args);
+  }
+  return Launch(
+      vectors ? &AllReduceKernel<T, true> : &AllReduceKernel<T, false>, grid,
+      threads, 0, stream, links, args);
+}
+
 cudaError_t LaunchSum(const RankLinks& links, const AllReduceArgs& args,
                       cudaStream_t stream) {
   const int threads = NormThreads(args.size);
   const dim3 grid(Blocks(std::min<int64_t>(args.rows, kRankBlocks)));
   const bool vectors = SuitsVectors(args.partial, args.size, args.size) &&
                        SuitsVectors(args.out, args.out_stride, args.size);
-  if (args.out_f32) {
-    return Launch(vectors ? &AllReduceKernel<float, true>
-                          : &AllReduceKernel<float, false>,
-                  grid, threads, 0, stream, links, args);
-  }
-  return Launch(vectors ? &AllReduceKernel<uint16_t, true>
-                        : &AllReduceKernel<uint16_t, false>,
-                grid, threads, 0, stream, links, args);
+  return args.out_f32
+             ? LaunchSumOf<float>(links, args, grid, threads, vectors, stream)
+             : LaunchSumOf<uint16_t>(links, args, grid, threads, vectors,
+                                     stream);
 }
 
 void* RowsOn(void* p, int64_t elements, int64_t element_bytes) {

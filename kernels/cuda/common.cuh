@@ -109,6 +109,9 @@ __device__ __forceinline__ void EnterKernel() {
 __device__ __forceinline__ uint4 Load16(const void* p) {
   return __ldcg(static_cast<const uint4*>(p));
 }
+__device__ __forceinline__ uint2 Load8(const void* p) {
+  return __ldcg(static_cast<const uint2*>(p));
+}
 __device__ __forceinline__ uint32_t Load4(const void* p) {
   return __ldcg(static_cast<const uint32_t*>(p));
 }

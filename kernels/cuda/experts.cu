@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "kernels/cuda/choice.cuh"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/experts.h"
 
@@ -10,26 +11,6 @@ namespace {
 constexpr int kRouteWarps = 4;  // rows of a block
 constexpr int kHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
 constexpr int kCombineThreads = 128;
-
-struct Choice {
-  float p;
-  int expert;  // kWarp * kHeld: none
-};
-// The larger p, of equal ones (and of NaNs) the lower index.
-__device__ __forceinline__ Choice Better(Choice a, Choice b) {
-  if (a.p > b.p) return a;
-  if (b.p > a.p) return b;
-  return a.expert < b.expert ? a : b;
-}
-__device__ __forceinline__ Choice WarpBest(Choice best) {
-#pragma unroll
-  for (int width = kWarp / 2; width > 0; width /= 2) {
-    const Choice other = {__shfl_xor_sync(kAllLanes, best.p, width),
-                          __shfl_xor_sync(kAllLanes, best.expert, width)};
-    best = Better(best, other);
-  }
-  return best;
-}
 
 // A warp a row; lane l has experts l, l + 32, ...
 __global__ void __launch_bounds__(kRouteWarps* kWarp)
@@ -65,20 +46,10 @@ __global__ void __launch_bounds__(kRouteWarps* kWarp)
 
   float chosen_sum = 0;
   for (int64_t s = 0; s < args.top; ++s) {
-    Choice best = {-1.0f, kWarp * kHeld};
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int expert = lane + i * kWarp;
-      if (expert >= count || (taken >> i & 1) != 0) continue;
-      // The first one, even if it is NaN.
-      best = best.expert == kWarp * kHeld ? Choice{p[i], expert}
-                                          : Better(best, {p[i], expert});
-    }
-    best = WarpBest(best);
-    if (best.expert % kWarp == lane) taken |= 1u << (best.expert / kWarp);
+    const Choice best = TakeBest(p, count, taken);
     chosen_sum += best.p;
     if (lane == 0) {
-      args.experts[row * args.experts_stride + s] = best.expert;
+      args.experts[row * args.experts_stride + s] = best.index;
       args.weights[row * args.weights_stride + s] = best.p;
     }
   }

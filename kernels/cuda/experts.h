@@ -25,6 +25,18 @@ struct RouteArgs {
 // invalidValue: more than kMaxRoutedExperts, top outside 1 to count.
 [[nodiscard]] cudaError_t RouteRows(const RouteArgs& args, cudaStream_t stream);
 
+struct RouteGroupedArgs {
+  RouteArgs route;
+  const float* bias;  // [experts]
+  int64_t groups, top_groups;
+  float scale;
+};
+// invalidValue: as RouteRows, or groups that are not equal and, if more than
+// one, of two experts or more; top_groups outside 1 to groups, or with fewer
+// experts than top.
+[[nodiscard]] cudaError_t RouteGroupedRows(const RouteGroupedArgs& args,
+                                           cudaStream_t stream);
+
 struct CombineArgs {
   const void* y;  // bf16 [rows * top, hidden]
   int64_t y_stride;

@@ -6,7 +6,9 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/delta_attention.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/latent_attention.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/norm.h"
@@ -20,6 +22,13 @@ Status MatmulCuda(const Matmul::Args& args, Stream& stream);
 Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream);
 Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream);
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream);
+Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream);
+Status ShortConvCuda(const ShortConv::Args& args, Stream& stream);
+Status DeltaRuleCuda(const DeltaRule::Args& args, Stream& stream);
+Status GatedRmsNormCuda(const GatedRmsNorm::Args& args, Stream& stream);
+Status HeadMatmulCuda(const HeadMatmul::Args& args, Stream& stream);
+Status LatentWriteCuda(const LatentWrite::Args& args, Stream& stream);
+Status LatentAttentionCuda(const LatentAttention::Args& args, Stream& stream);
 Status RmsNormCuda(const RmsNorm::Args& args, Stream& stream);
 Status AddRmsNormCuda(const AddRmsNorm::Args& args, Stream& stream);
 Status RmsNormAddCuda(const RmsNormAdd::Args& args, Stream& stream);

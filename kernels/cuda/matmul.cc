@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdint>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernels.h"
@@ -86,7 +87,8 @@ Status Generated(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   Context& context = Context::Of(stream);
   BATON_ASSIGN_OR_RETURN(const SkinnyWeight* weight,
                          context.Skinny(args.weight));
-  const bool fused = !args.activation.IsGated() || TakesGates(*weight);
+  const bool fused = !args.activation.IsGated() ||
+                     TakesGates(*weight, args.x.data(), args.x.row_stride());
   const View to = fused ? args.out : args.product;
   const SkinnyAhead ahead = EndOf(context.Follow(*weight));
   for (int64_t i = 0; i < run.rows; i += kSkinnyMaxRows) {
@@ -176,9 +178,12 @@ Status Prompt(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   return Activate(args, run, stream);
 }
 
-// Whether cuBLASLt can take the weight: by its shape alone.
-bool TakesPrompts(const PackedMatrix& weight) {
-  return weight.k % kCudaRowPad == 0 && weight.n % kCudaRowPad == 0;
+// Whether cuBLASLt can take them: by the shape of the weight and how rows of x
+// lie, whatever their number.
+bool TakesPrompts(const PackedMatrix& weight, ConstView x) {
+  return weight.k % kCudaRowPad == 0 && weight.n % kCudaRowPad == 0 &&
+         x.row_stride() % kCudaRowPad == 0 &&
+         reinterpret_cast<uintptr_t>(x.data()) % 16 == 0;
 }
 
 }  // namespace
@@ -222,17 +227,14 @@ Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
   match.Require(match["k"] == args.weight.k, "k of x and of the weight")
       .Require(n == args.weight.n, "n of out and of the weight")
       .Require(!gated || n == 2 * match["columns"], "product has 2 x out")
-      .Require(args.weight.dtype == DType::kBF16, "the weight is bf16")
-      .Require(args.weight.k % kCudaRowPad != 0 ||
-                   args.x.row_stride() % kCudaRowPad == 0,
-               "rows of x are a multiple of 8 elements apart, as k is");
+      .Require(args.weight.dtype == DType::kBF16, "the weight is bf16");
   BATON_RETURN_IF_ERROR(match.status());
   if (args.runs.empty()) {
     return Generated(args, {RowKind::kGenerated, 0, match["tokens"]}, stream);
   }
   for (const RowRun& run : args.runs) {
     BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt &&
-                                  TakesPrompts(args.weight)
+                                  TakesPrompts(args.weight, args.x)
                               ? Prompt(args, run, stream)
                               : Generated(args, run, stream));
   }

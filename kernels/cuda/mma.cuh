@@ -33,6 +33,16 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4],
       : "memory");
 }
 
+// The same, each matrix transposed: a lane gets (2q, g), (2q + 1, g).
+__device__ __forceinline__ void LoadTransposed(uint32_t (&r)[4],
+                                               uint32_t shared_address) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+      : "r"(shared_address)
+      : "memory");
+}
+
 // Transposes an 8x8 matrix of which each lane holds (g, 2q), (g, 2q + 1).
 __device__ __forceinline__ uint32_t Transpose(uint32_t pair) {
   uint32_t out;
@@ -59,6 +69,11 @@ __device__ __forceinline__ void CopyAsync(uint32_t to, const void* from,
 }
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// All but the last kPending groups.
+template <int kPending>
+__device__ __forceinline__ void AwaitGroups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 __device__ __forceinline__ void AwaitCopies() {
   asm volatile("cp.async.wait_all;" ::: "memory");

@@ -13,6 +13,29 @@
 namespace baton::cuda {
 namespace {
 
+// [tokens, experts] to [tokens, top] of each.
+void MatchRoute(ShapeMatch& match, ConstView logits, View experts,
+                View weights) {
+  match.Match("logits", logits, {"tokens", "experts"})
+      .Match("experts", experts, {"tokens", "top"})
+      .Match("weights", weights, {"tokens", "top"})
+      .IsType("logits", logits, DType::kF32)
+      .IsType("experts", experts, DType::kI32)
+      .IsType("weights", weights, DType::kF32);
+}
+
+RouteArgs RouteOf(ConstView logits, View experts, View weights) {
+  return {.logits = reinterpret_cast<const float*>(logits.data()),
+          .logits_stride = logits.row_stride(),
+          .experts = reinterpret_cast<int32_t*>(experts.data()),
+          .experts_stride = experts.row_stride(),
+          .weights = reinterpret_cast<float*>(weights.data()),
+          .weights_stride = weights.row_stride(),
+          .rows = logits.dim(0),
+          .count = logits.dim(1),
+          .top = experts.dim(1)};
+}
+
 // Of some tokens; the scratch is missing.
 GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
   const int64_t top = args.experts.dim(1);
@@ -68,25 +91,28 @@ Status Prompt(const GroupedMatmul::Args& args, const RowRun& run,
 
 Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream) {
   ShapeMatch match("route_top_k");
-  match.Match("logits", args.logits, {"tokens", "experts"})
-      .Match("experts", args.experts, {"tokens", "top"})
-      .Match("weights", args.weights, {"tokens", "top"})
-      .IsType("logits", args.logits, DType::kF32)
-      .IsType("experts", args.experts, DType::kI32)
-      .IsType("weights", args.weights, DType::kF32);
+  MatchRoute(match, args.logits, args.experts, args.weights);
+  BATON_RETURN_IF_ERROR(match.status());
+  return CudaStatus(RouteRows(RouteOf(args.logits, args.experts, args.weights),
+                              CudaStreamOf(stream)),
+                    "route_top_k");
+}
+
+Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream) {
+  ShapeMatch match("route_grouped");
+  MatchRoute(match, args.logits, args.experts, args.weights);
+  match.Match("bias", args.bias, {"experts"})
+      .IsType("bias", args.bias, DType::kF32);
   BATON_RETURN_IF_ERROR(match.status());
   return CudaStatus(
-      RouteRows({.logits = reinterpret_cast<const float*>(args.logits.data()),
-                 .logits_stride = args.logits.row_stride(),
-                 .experts = reinterpret_cast<int32_t*>(args.experts.data()),
-                 .experts_stride = args.experts.row_stride(),
-                 .weights = reinterpret_cast<float*>(args.weights.data()),
-                 .weights_stride = args.weights.row_stride(),
-                 .rows = match["tokens"],
-                 .count = match["experts"],
-                 .top = match["top"]},
-                CudaStreamOf(stream)),
-      "route_top_k");
+      RouteGroupedRows(
+          {.route = RouteOf(args.logits, args.experts, args.weights),
+           .bias = reinterpret_cast<const float*>(args.bias.data()),
+           .groups = args.groups,
+           .top_groups = args.top_groups,
+           .scale = args.scale},
+          CudaStreamOf(stream)),
+      "route_grouped");
 }
 
 Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {

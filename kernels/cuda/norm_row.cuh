@@ -40,7 +40,8 @@ class NormRow {
       held_[v] = LoadEight<kVectors>(row, At(v), n_);
     }
   }
-  // row = held = cast(held + update); update(at, y) puts eight elements into y.
+  // row = held = cast(held + update); update(v, at, y) puts elements [at, at +
+  // 8) into y, the thread's `v`th such.
   template <typename Update>
   __device__ __forceinline__ void Add(T* row, const Update& update) {
 #pragma unroll
@@ -48,7 +49,7 @@ class NormRow {
       float x[8];
       float y[8];
       Unpack(held_[v], x);
-      update(At(v), y);
+      update(v, At(v), y);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] += y[i];
       held_[v] = PackTo<T>(x);
@@ -88,6 +89,12 @@ class NormRow {
     }
   }
 
+  // Where the thread's `v`th eight elements begin.
+  __device__ __forceinline__ static int64_t At(int v) {
+    return 8 * (static_cast<int64_t>(threadIdx.x) +
+                v * static_cast<int64_t>(blockDim.x));
+  }
+
  private:
   // Whether what is used last is loaded first; else no registers are left.
   static constexpr bool kEarly = kHeld <= 2;
@@ -112,11 +119,6 @@ class NormRow {
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = w[i] * (x[i] * factor);
     return Pack(x);
-  }
-
-  __device__ __forceinline__ static int64_t At(int v) {
-    return 8 * (static_cast<int64_t>(threadIdx.x) +
-                v * static_cast<int64_t>(blockDim.x));
   }
 
   const uint16_t* weight_;

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   if constexpr (kAdd) {
     const auto* update =
         static_cast<const uint16_t*>(args.update) + row * args.update_stride;
-    work.Add(residual, [&](int64_t at, float(&y)[8]) {
+    work.Add(residual, [&](int /*v*/, int64_t at, float(&y)[8]) {
       Unpack(LoadEight<kVectors>(update, at, args.hidden), y);
     });
   }

@@ -4,14 +4,15 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <functional>
+#include <string_view>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/kernels.h"
 #include "runtime/tensor/cuda_device.h"
 #include "runtime/tensor/shape_match.h"
+#include "runtime/transport/inproc_collective.h"
 
 namespace baton {
 namespace cuda {
@@ -19,23 +20,26 @@ namespace {
 
 constexpr int kRanks = 2;
 constexpr int64_t kMailBytes = int64_t{2} * kRankBlocks * kRankSlotBytes;
+constexpr int64_t kQuickBytes = int64_t{2} * kRankBlocks * kQuickSlotBytes;
 constexpr int64_t kCountBytes = kRankBlocks * int64_t{sizeof(uint32_t)};
 
-// What a rank's GPU has for the group: slots, flags, calls.
+// What a rank's GPU has for the group: slots, quick slots, flags, calls.
 struct RankMemory {
   Buffer buffer;
   int gpu = 0;
 
   [[nodiscard]] std::byte* slots() const { return buffer.data(); }
+  [[nodiscard]] std::byte* quick() const { return buffer.data() + kMailBytes; }
   [[nodiscard]] uint32_t* flags() const {
-    return reinterpret_cast<uint32_t*>(buffer.data() + kMailBytes);
+    return reinterpret_cast<uint32_t*>(quick() + kQuickBytes);
   }
   [[nodiscard]] uint32_t* calls() const { return flags() + kRankBlocks; }
 };
 
 StatusOr<RankMemory> NewMemory(Device& device) {
   RankMemory memory;
-  const int64_t bytes = kMailBytes + 2 * kCountBytes;
+  constexpr int64_t kCleared = kQuickBytes + 2 * kCountBytes;
+  const int64_t bytes = kMailBytes + kCleared;
   BATON_ASSIGN_OR_RETURN(memory.buffer, device.Allocate(bytes));
   cudaPointerAttributes attributes = {};
   BATON_RETURN_IF_ERROR(CudaStatus(
@@ -43,7 +47,7 @@ StatusOr<RankMemory> NewMemory(Device& device) {
   memory.gpu = attributes.device;
   BATON_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(memory.gpu), "ranks"));
   BATON_RETURN_IF_ERROR(
-      CudaStatus(cudaMemset(memory.flags(), 0, 2 * kCountBytes), "ranks"));
+      CudaStatus(cudaMemset(memory.quick(), 0, kCleared), "ranks"));
   BATON_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "ranks"));
   return memory;
 }
@@ -78,8 +82,15 @@ class Rank final : public Collective {
   int size() const override { return kRanks; }
   Status AllReduce(ConstView partial, View out, Stream& stream) override;
   Status AllGather(ConstView x, View out, Stream& stream) override;
+  Status Meet() override;
+  // Submits a call between two meetings of the ranks' threads.
+  Status Submit(std::string_view what,
+                const std::function<cudaError_t()>& call) {
+    BATON_RETURN_IF_ERROR(Meet());
+    BATON_RETURN_IF_ERROR(CudaStatus(call(), what));
+    return Meet();
+  }
 
-  [[nodiscard]] Status ended() const;
   [[nodiscard]] RankLinks links() const;
 
  private:
@@ -116,22 +127,24 @@ class Ranks final : public RankGroup {
     return ranks_[static_cast<size_t>(rank)];
   }
   void Abort(const Status& why) override {
-    const absl::MutexLock lock(&mutex_);
-    if (!ended_.ok()) return;
-    ended_ = why;
+    host_.Abort(why);
     *static_cast<volatile uint32_t*>(&words_->abort) = 1;
   }
-  Status Renew() override { return ended(); }
-
-  [[nodiscard]] Status ended() const {
-    const absl::MutexLock lock(&mutex_);
-    return ended_;
+  Status Renew() override {
+    Status ended = host_.Renew();
+    if (!ended.ok()) host_.Abort(ended);
+    return ended;
   }
+
+  // The ranks' threads.
+  [[nodiscard]] InprocRanks& host() { return host_; }
   [[nodiscard]] RankLinks links(int rank) const {
     const RankMemory& mine = memory_[static_cast<size_t>(rank)];
     const RankMemory& other = memory_[static_cast<size_t>(1 - rank)];
     return {.mine = mine.slots(),
             .other = other.slots(),
+            .my_quick = mine.quick(),
+            .other_quick = other.quick(),
             .my_flags = mine.flags(),
             .other_flags = other.flags(),
             .calls = mine.calls(),
@@ -141,17 +154,17 @@ class Ranks final : public RankGroup {
   }
 
  private:
-  explicit Ranks(absl::Duration patience) : patience_(patience) {}
+  explicit Ranks(absl::Duration patience)
+      : patience_(patience), host_(kRanks, patience) {}
 
   absl::Duration patience_;
   std::array<RankMemory, kRanks> memory_;
   std::array<Rank, kRanks> ranks_ = {Rank(this, 0), Rank(this, 1)};
   RankWords* words_ = nullptr;  // pinned
-  mutable absl::Mutex mutex_;
-  Status ended_ ABSL_GUARDED_BY(mutex_);
+  InprocRanks host_;
 };
 
-Status Rank::ended() const { return group_->ended(); }
+Status Rank::Meet() { return group_->host().Meet(); }
 RankLinks Rank::links() const { return group_->links(rank_); }
 
 Status Rank::AllReduce(ConstView partial, View out, Stream& stream) {
@@ -163,17 +176,17 @@ Status Rank::AllReduce(ConstView partial, View out, Stream& stream) {
       .Require(out.dtype() == DType::kF32 || out.dtype() == DType::kBF16,
                "out is f32 or bf16");
   BATON_RETURN_IF_ERROR(match.status());
-  BATON_RETURN_IF_ERROR(ended());
-  return CudaStatus(
-      AllReduceRows(links(),
-                    {.partial = reinterpret_cast<const float*>(partial.data()),
-                     .out = out.data(),
-                     .out_stride = out.row_stride(),
-                     .out_f32 = out.dtype() == DType::kF32,
-                     .rows = match["rows"],
-                     .size = match["n"]},
-                    CudaStreamOf(stream)),
-      "all_reduce");
+  return Submit("all_reduce", [&] {
+    return AllReduceRows(
+        links(),
+        {.partial = reinterpret_cast<const float*>(partial.data()),
+         .out = out.data(),
+         .out_stride = out.row_stride(),
+         .out_f32 = out.dtype() == DType::kF32,
+         .rows = match["rows"],
+         .size = match["n"]},
+        CudaStreamOf(stream));
+  });
 }
 
 Status Rank::AllGather(ConstView x, View out, Stream& stream) {
@@ -185,19 +198,18 @@ Status Rank::AllGather(ConstView x, View out, Stream& stream) {
     match.Require(match["all"] == kRanks * match["n"], "out has both ranks' n");
   }
   BATON_RETURN_IF_ERROR(match.status());
-  BATON_RETURN_IF_ERROR(ended());
   const int64_t size = SizeOf(x.dtype());
   const bool wanted = out.data() != nullptr;
-  return CudaStatus(
-      AllGatherRows(links(),
-                    {.x = x.data(),
-                     .out = out.data(),
-                     .out_stride = wanted ? out.row_stride() * size : 0,
-                     .rows = match["rows"],
-                     .row_bytes = match["n"] * size,
-                     .rank = rank_},
-                    CudaStreamOf(stream)),
-      "all_gather");
+  return Submit("all_gather", [&] {
+    return AllGatherRows(links(),
+                         {.x = x.data(),
+                          .out = out.data(),
+                          .out_stride = wanted ? out.row_stride() * size : 0,
+                          .rows = match["rows"],
+                          .row_bytes = match["n"] * size,
+                          .rank = rank_},
+                         CudaStreamOf(stream));
+  });
 }
 
 }  // namespace
@@ -215,24 +227,23 @@ Status AllReduceAddRmsNormCuda(const AllReduceAddRmsNorm::Args& args,
       .IsType("out", args.out, DType::kBF16);
   match.Require(args.partial.contiguous(), "partial is contiguous");
   BATON_RETURN_IF_ERROR(match.status());
-  const Rank& rank = static_cast<const Rank&>(*args.group);  // of this device
-  BATON_RETURN_IF_ERROR(rank.ended());
-  return CudaStatus(
-      AllReduceAddRmsNormRows(
-          rank.links(),
-          {.partial = reinterpret_cast<const float*>(args.partial.data()),
-           .norm = {.residual = args.stream.data(),
-                    .residual_stride = args.stream.row_stride(),
-                    .update = nullptr,
-                    .update_stride = 0,
-                    .weight = args.weight.data(),
-                    .out = args.out.data(),
-                    .out_stride = args.out.row_stride(),
-                    .rows = match["rows"],
-                    .hidden = match["hidden"],
-                    .eps = args.eps}},
-          CudaStreamOf(stream)),
-      "all_reduce_add_rms_norm");
+  Rank& rank = static_cast<Rank&>(*args.group);  // of this device
+  return rank.Submit("all_reduce_add_rms_norm", [&] {
+    return AllReduceAddRmsNormRows(
+        rank.links(),
+        {.partial = reinterpret_cast<const float*>(args.partial.data()),
+         .norm = {.residual = args.stream.data(),
+                  .residual_stride = args.stream.row_stride(),
+                  .update = nullptr,
+                  .update_stride = 0,
+                  .weight = args.weight.data(),
+                  .out = args.out.data(),
+                  .out_stride = args.out.row_stride(),
+                  .rows = match["rows"],
+                  .hidden = match["hidden"],
+                  .eps = args.eps}},
+        CudaStreamOf(stream));
+  });
 }
 
 }  // namespace cuda

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are GPUs, or streams of one, of this process. Nothing here waits:
-// kernels meet each other on the GPUs.
+// Ranks that are GPUs, or streams of one, of this process. Kernels meet each
+// other on the GPUs. Before and after a call is submitted the ranks' threads
+// meet on the host: a rank that still allocates or loads code, which may wait
+// for every GPU of the process, must not find another's kernel waiting for its
+// own.
 #pragma once
 
 #include <memory>

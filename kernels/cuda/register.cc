@@ -14,6 +14,13 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<RouteTopK>(kCuda, kType, &cuda::RouteTopKCuda);
   registry.Add<GroupedMatmul>(kCuda, kType, &cuda::GroupedMatmulCuda);
   registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
+  registry.Add<RouteGrouped>(kCuda, kType, &cuda::RouteGroupedCuda);
+  registry.Add<ShortConv>(kCuda, kType, &cuda::ShortConvCuda);
+  registry.Add<DeltaRule>(kCuda, kType, &cuda::DeltaRuleCuda);
+  registry.Add<GatedRmsNorm>(kCuda, kType, &cuda::GatedRmsNormCuda);
+  registry.Add<HeadMatmul>(kCuda, kType, &cuda::HeadMatmulCuda);
+  registry.Add<LatentWrite>(kCuda, kType, &cuda::LatentWriteCuda);
+  registry.Add<LatentAttention>(kCuda, kType, &cuda::LatentAttentionCuda);
   registry.Add<RmsNorm>(kCuda, kType, &cuda::RmsNormCuda);
   registry.Add<AddRmsNorm>(kCuda, kType, &cuda::AddRmsNormCuda);
   registry.Add<RmsNormAdd>(kCuda, kType, &cuda::RmsNormAddCuda);

@@ -132,12 +132,11 @@ bool FitTogether(const SkinnyWeight& weight, const SkinnyArgs& args) {
     return false;
   }
   const bool gated = IsGated(args.activation);
-  if (gated && !TakesGates(weight)) return false;
+  if (gated && !TakesGates(weight, args.x, args.ldx)) return false;
   if (args.m == 0) return true;
   if (args.x == nullptr || args.out == nullptr) return false;
   const int64_t columns = gated ? weight.n / 2 : weight.n;
-  if (args.m > 1 && (args.ldx < weight.k || args.ldo < columns)) return false;
-  return weight.plain || (IsAligned(args.x, 16) && args.ldx % 8 == 0);
+  return args.m == 1 || (args.ldx >= weight.k && args.ldo >= columns);
 }
 
 cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
@@ -256,8 +255,9 @@ cudaError_t SkinnyMatmul(const SkinnyWeight& weight, const SkinnyArgs& args,
                            .out_type = args.out_type,
                            .activation = args.activation,
                            .xielu = args.xielu};
-  return weight.plain ? LaunchPlain(weight, args, sink, stream)
-                      : LaunchHopper(weight, args, sink, stream);
+  return SuitsCopies(weight, args.x, args.ldx)
+             ? LaunchHopper(weight, args, sink, stream)
+             : LaunchPlain(weight, args, sink, stream);
 }
 
 }  // namespace baton::cuda

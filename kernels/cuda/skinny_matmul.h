@@ -4,8 +4,9 @@
 // bf16 operands, fp32 accumulation, one rounding at the end. K is cut into
 // SkinnyLeaves(k) leaves of whole groups of 64; inside a leaf products
 // accumulate in order, and leaves are combined by a balanced binary tree. The
-// bits of an output element depend on the shape of the weight, its row of x and
-// its row of W alone: never on the number of rows, the tuning or the grid.
+// bits of an output element depend on the shape of the weight, the alignment of
+// x, its row of x and its row of W alone: never on the number of rows, the
+// tuning or the grid.
 #pragma once
 
 #include <cuda.h>
@@ -68,11 +69,6 @@ enum class SkinnyActivation : int {
   return activation == SkinnyActivation::kSiluMul ||
          activation == SkinnyActivation::kGeluMul;
 }
-// Whether the kernel can apply a gated activation to this weight's products.
-[[nodiscard]] inline bool TakesGates(const SkinnyWeight& weight) {
-  return !weight.plain && weight.n % 2 == 0;
-}
-
 // How the work is laid out; 0 leaves it to the shape. Changes no bit. For
 // benchmarks and tests.
 struct SkinnyTuning {
@@ -91,17 +87,31 @@ struct SkinnyAhead {
 };
 
 struct SkinnyArgs {
-  const void* x;  // bf16 [m, k], 16-byte aligned
-  int64_t m;      // 0 to 64
-  int64_t ldx;    // elements, multiple of 8
-  void* out;      // [m, n], gated [m, n / 2]; must not alias x
-  int64_t ldo;    // elements
+  // bf16 [m, k]. Unless 16-byte aligned, with rows a multiple of 8 elements
+  // apart, it does not suit the copy engine: the plain kernel takes it.
+  const void* x;
+  int64_t m;    // 0 to 64
+  int64_t ldx;  // elements
+  void* out;    // [m, n], gated [m, n / 2]; must not alias x
+  int64_t ldo;  // elements
   SkinnyOut out_type = SkinnyOut::kBf16;
   SkinnyActivation activation = SkinnyActivation::kNone;
   XieluConstants xielu = {};
   SkinnyAhead ahead = {};
   SkinnyTuning tuning = {};
 };
+
+// Whether the weight and rows of x (see SkinnyArgs) suit the copy engine.
+[[nodiscard]] inline bool SuitsCopies(const SkinnyWeight& weight, const void* x,
+                                      int64_t ldx) {
+  return !weight.plain && reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
+         ldx % 8 == 0;
+}
+// Whether a gated activation may be asked for, too.
+[[nodiscard]] inline bool TakesGates(const SkinnyWeight& weight, const void* x,
+                                     int64_t ldx) {
+  return SuitsCopies(weight, x, ldx) && weight.n % 2 == 0;
+}
 
 // Submits to the stream, as a programmatic dependent of the kernel before it:
 // the weight is fetched while that one still runs, x is not. invalidValue:

@@ -20,8 +20,9 @@
 
 namespace baton {
 
-// One layer's pages: [num_pages, PageBytes] of one pool. On a CPU a page is
-// [kPageTokens][latent + shared], token by token.
+// One layer's pages: [num_pages, PageBytes] of one pool. A page is
+// [kPageTokens][latent + shared], token by token; on CUDA 16-byte chunks of a
+// token may change places (kernels/README.md).
 struct LatentPages {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;

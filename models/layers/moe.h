@@ -133,7 +133,7 @@ class GatedSiluExperts {
                                 {shape.experts, 2 * ffn, hidden}};
     const TensorRows down = {names.down_stack, {shape.experts, hidden, ffn}};
     for (int64_t e = 0; e < shape.experts; ++e) {
-      const WeightScope expert = w.In(std::to_string(e));
+      const WeightScope expert = w.Routed(std::to_string(e));
       gate_up_.Add(Fused(expert, hidden,
                          {{names.gate, ffn, split::Outputs(ffn),
                            RowsFrom(gate_up, e * 2 * ffn)},

@@ -125,6 +125,12 @@ class WeightScope {
   // Of one whose matrices some files have under `other`.
   [[nodiscard]] WeightScope In(std::string_view name,
                                std::string_view other) const;
+  // Of an expert that rows may choose.
+  [[nodiscard]] WeightScope Routed(std::string_view name) const {
+    WeightScope scope = In(name);
+    scope.owner_.routed = true;
+    return scope;
+  }
   [[nodiscard]] std::string FullName(std::string_view name) const;
   // Of the stage; 1 while declaring.
   [[nodiscard]] int ranks() const { return loader_->ranks(); }

@@ -23,6 +23,9 @@ class Collective {
   // order. A rank may want nothing and pass a view without data. Fails as
   // AllReduce.
   virtual Status AllGather(ConstView x, View out, Stream& stream) = 0;
+  // Every rank enters it before and after it launches recorded calls, with
+  // nothing to allocate between. Fails as AllReduce.
+  virtual Status Meet() { return OkStatus(); }
 };
 
 // The ranks of one stage, in one process.

@@ -32,6 +32,8 @@ class InprocRanks final : public RankGroup {
 
   void Abort(const Status& why) override;
   [[nodiscard]] Status Renew() override;
+  // Only meets: each rank's thread once. Fails as a call does.
+  [[nodiscard]] Status Meet() { return Meet(Waiting::kPatiently); }
 
  private:
   class Rank final : public Collective {

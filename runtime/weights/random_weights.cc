@@ -4,6 +4,8 @@
 #include <cmath>
 #include <span>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "runtime/weights/weight_source.h"
 
@@ -78,6 +80,32 @@ void Fill(uint64_t key, int64_t first, Spread spread, std::span<bf16> out) {
   }
 }
 
+// Large pieces on several threads: the values are the same.
+void FillTogether(uint64_t key, int64_t first, Spread spread,
+                  std::span<bf16> out) {
+  constexpr int64_t kShare = int64_t{1} << 20;  // of a thread, at least
+  const auto size = static_cast<int64_t>(out.size());
+  const int64_t threads =
+      std::clamp<int64_t>(std::thread::hardware_concurrency() / 2, 1,
+                          std::max<int64_t>(size / kShare, 1));
+  std::vector<std::thread> others;
+  for (int64_t i = 0; i < threads; ++i) {
+    const int64_t begin = size * i / threads;
+    const int64_t end = size * (i + 1) / threads;
+    const auto fill = [=] {
+      Fill(key, first + begin, spread,
+           out.subspan(static_cast<size_t>(begin),
+                       static_cast<size_t>(end - begin)));
+    };
+    if (i + 1 < threads) {
+      others.emplace_back(fill);
+    } else {
+      fill();
+    }
+  }
+  for (std::thread& other : others) other.join();
+}
+
 // Single values are parameters of an activation: those of an untrained xIELU.
 float ScalarOf(std::string_view name) {
   if (name.ends_with("act_fn.alpha_p")) return 0.2F;
@@ -115,8 +143,9 @@ class RandomWeights : public WeightSource {
     BATON_ASSIGN_OR_RETURN(rows.owned,
                            Tensor::AllocateHost(DType::kBF16, shape));
     const View view = rows.owned.view();
-    Fill(KeyOf(seed_, decl.name), begin * view.RowElements(), SpreadOf(decl),
-         {view.Row<bf16>(0), static_cast<size_t>(shape.NumElements())});
+    FillTogether(KeyOf(seed_, decl.name), begin * view.RowElements(),
+                 SpreadOf(decl),
+                 {view.Row<bf16>(0), static_cast<size_t>(shape.NumElements())});
     rows.view = view;
     return rows;
   }

@@ -19,7 +19,8 @@ namespace baton {
 struct TensorOwner {
   enum class Kind { kEmbedding, kLayer, kFinal };  // kFinal: last norm and head
   Kind kind = Kind::kLayer;
-  int layer = 0;  // physical, for kLayer
+  int layer = 0;        // physical, for kLayer
+  bool routed = false;  // of an expert: read for the rows that chose it
   friend bool operator==(const TensorOwner&, const TensorOwner&) = default;
 };
 

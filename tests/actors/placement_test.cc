@@ -217,6 +217,24 @@ TEST(PredictBytesTest, CountsWindowPagesOfTheLayersThatHaveAWindow) {
   EXPECT_EQ(kv, (5 + 3 + 5) * 16 * 64);
 }
 
+TEST(CountBytesTest, KnowsWhatOnlyTheRowsThatChoseItRead) {
+  struct Case {
+    const char* config;
+    int64_t layers, experts, per_row, ffn, hidden;
+  };
+  for (const Case& c : {Case{"mixtral-8x7b", 32, 8, 2, 14336, 4096},
+                        Case{"kimi-linear-48b-a3b", 26, 256, 8, 1024, 2304}}) {
+    const StatusOr<OpenedModel> model =
+        OpenModel(std::string(BATON_SOURCE_DIR "/tests/configs/") + c.config,
+                  DType::kBF16, WeightsCheck::kConfigOnly);
+    ASSERT_THAT(model, IsOk());
+    EXPECT_EQ(model->info.experts, c.experts);
+    EXPECT_EQ(model->info.experts_per_row, c.per_row);
+    EXPECT_EQ(CountBytes(model->info, model->tensors, DType::kBF16).routed,
+              c.layers * c.experts * 3 * c.ffn * c.hidden * 2);
+  }
+}
+
 TEST(CountBytesTest, PadsPackedWeights) {
   DecoderInfo info = Info(1, 1);
   const TensorOwner layer = {TensorOwner::Kind::kLayer, 0};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the row, expert, attention and sampling kernels on a device against
-// plain loops, and times them. Exits non-zero when a check fails.
+// Checks the row, expert, attention, state and sampling kernels on a device
+// against plain loops, and times them. Exits non-zero when a check fails.
 //
-//   attention_check [check|bench|rows|experts|rotate|decode|prompt|sample|
-//                    experts_bench|latency_bench|sanitize]
+//   attention_check [check|bench|rows|experts|delta|latent|rotate|decode|
+//                    prompt|sample|experts_bench|kimi_bench|
+//                    latency_bench|sanitize]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,13 +12,16 @@
 
 #include "tests/device/attention_bench.cuh"
 #include "tests/device/check_attention.cuh"
+#include "tests/device/check_delta.cuh"
 #include "tests/device/check_enter.cuh"
 #include "tests/device/check_experts.cuh"
 #include "tests/device/check_grouped_prompt.cuh"
+#include "tests/device/check_latent.cuh"
 #include "tests/device/check_rotate.cuh"
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
 #include "tests/device/experts_bench.cuh"
+#include "tests/device/kimi_bench.cuh"
 #include "tests/device/layer_bench.cuh"
 
 // Every kernel on few shapes, for compute-sanitizer.
@@ -51,11 +55,22 @@ void CheckFew() {
   CheckEnterCase({256, 4, 1, 32, false, 100});
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
   CheckRouteCase(5, 40, 8);
+  CheckRouteGroupedCase({9, 40, 4, 4, 2});
   CheckCombineCase(3, 2, 100, 4);
   CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false});
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
+  CheckConvCase({40, 4, 8}, {1, 9, 35});
+  CheckDeltaCase({128, 1, 8}, {1, 9, 20});
+  CheckDeltaCase({20, 2, 5}, {1, 9, 20});
+  CheckGatedNormCase(3, 2, 128, 8);
+  CheckHeadCase({2, 40, 72, 8});
+  CheckHeadCase({2, 28, 20, 0});
+  CheckLatentWriteCase(512, 64, 8);
+  CheckLatentDecodeCase({512, 64, 5, 8}, {1, 65, 200});
+  CheckLatentPromptCase({512, 64, 5, 8}, {65});
+  CheckLatentDecodeCase({24, 6, 2, 4}, {1, 65, 200});
   CheckSampleCase(Logits::kPeaked, 1003, 1003);
   CheckSampleCase(Logits::kFlat, 8192, 8196);
 }
@@ -87,6 +102,8 @@ int main(int argc, char** argv) {
   run("rows", &baton::check::CheckRows);
   run("experts", &baton::check::CheckExperts);
   run("experts", &baton::check::CheckGroupedPrompts);
+  run("delta", &baton::check::CheckDelta);
+  run("latent", &baton::check::CheckLatent);
   run("rotate", &baton::check::CheckRotate);
   run("decode", &baton::check::CheckDecode);
   run("decode", &baton::check::CheckEnter);
@@ -95,6 +112,7 @@ int main(int argc, char** argv) {
   if (filter.empty() || filter == "bench") baton::check::Bench();
   if (filter.empty() || filter == "experts_bench") baton::check::BenchExperts();
   if (filter == "latency_bench") baton::check::BenchLatency();
+  if (filter.empty() || filter == "kimi_bench") baton::check::BenchKimi();
   const baton::check::Results& results = baton::check::TheResults();
   std::printf("%d checks, %d failed\n", results.checks, results.failures);
   return results.failures == 0 ? 0 : 1;

@@ -54,6 +54,100 @@ inline void CheckRouteCase(int64_t rows, int64_t count, int64_t top) {
   Expect(dexperts.GuardsHold() && dweights.GuardsHold(), what + " guards");
 }
 
+struct RouteGroupedCase {
+  int64_t rows, count, top, groups, top_groups;
+};
+
+// The experts of a row as the op defines them, from its choices.
+inline std::vector<int32_t> ChosenInGroups(const RouteGroupedCase& c,
+                                           const std::vector<float>& choice) {
+  const int64_t size = c.count / c.groups;
+  std::vector<float> scores;
+  for (int64_t g = 0; g < c.groups; ++g) {
+    std::vector<float> of(choice.begin() + g * size,
+                          choice.begin() + (g + 1) * size);
+    std::sort(of.begin(), of.end(), std::greater<float>());
+    scores.push_back(of[0] + (size > 1 ? of[1] : 0.0f));
+  }
+  std::vector<int32_t> best(c.groups);
+  std::iota(best.begin(), best.end(), 0);
+  std::stable_sort(best.begin(), best.end(),
+                   [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+  best.resize(c.top_groups);
+  std::vector<int32_t> order;
+  for (int32_t e = 0; e < c.count; ++e) {
+    const auto group = static_cast<int32_t>(e / size);
+    if (std::find(best.begin(), best.end(), group) != best.end()) {
+      order.push_back(e);
+    }
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return choice[a] > choice[b]; });
+  order.resize(c.top);
+  return order;
+}
+
+// Logits and biases of a few values only; the last row is NaN, the one before
+// it in part.
+inline void CheckRouteGroupedCase(const RouteGroupedCase& c) {
+  const std::string what =
+      Name("route grouped experts %d top %d groups %d of %d",
+           static_cast<int>(c.count), static_cast<int>(c.top),
+           static_cast<int>(c.top_groups), static_cast<int>(c.groups));
+  const int64_t stride = c.count + 3;
+  std::vector<float> logits(c.rows * stride);
+  std::vector<float> bias(c.count);
+  std::mt19937 random(static_cast<uint32_t>(11 + c.count + c.top));
+  // Far enough from each other that another expf puts none before another.
+  for (float& l : logits) l = static_cast<float>(random() % 8) / 2;
+  for (float& b : bias) b = static_cast<float>(random() % 3) * 1.5f - 2.0f;
+  for (int64_t i = 0; i < c.count; ++i) {
+    logits[(c.rows - 1) * stride + i] = std::nanf("");
+    if (i % 3 == 0) logits[(c.rows - 2) * stride + i] = std::nanf("");
+  }
+  const Device<float> dlogits(logits);
+  const Device<float> dbias(bias);
+  const Device<int32_t> dexperts(c.rows * (c.top + 1));
+  const Device<float> dweights(c.rows * (c.top + 2));
+  CUDA_OK(cuda::RouteGroupedRows(
+      {{dlogits.data(), stride, dexperts.data(), c.top + 1, dweights.data(),
+        c.top + 2, c.rows, c.count, c.top},
+       dbias.data(),
+       c.groups,
+       c.top_groups,
+       2.5f},
+      nullptr));
+  const std::vector<int32_t> experts = dexperts.Download();
+  const std::vector<float> weights = dweights.Download();
+  for (int64_t row = 0; row < c.rows; ++row) {
+    const int32_t* got = experts.data() + row * (c.top + 1);
+    std::vector<int32_t> sorted(got, got + c.top);
+    std::sort(sorted.begin(), sorted.end());
+    Expect(sorted.front() >= 0 && sorted.back() < c.count &&
+               std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(),
+           what + " distinct");
+    if (row >= c.rows - 2) continue;
+    std::vector<float> score(c.count), choice(c.count);
+    for (int64_t e = 0; e < c.count; ++e) {
+      score[e] = 1.0f / (1.0f + std::exp(-logits[row * stride + e]));
+      choice[e] = score[e] + bias[e];
+    }
+    const std::vector<int32_t> want = ChosenInGroups(c, choice);
+    double sum = 1e-20;
+    for (const int32_t e : want) sum += score[e];
+    bool same = true;
+    double error = 0;
+    for (int64_t s = 0; s < c.top; ++s) {
+      same &= got[s] == want[s];
+      error = std::max(error, std::abs(weights[row * (c.top + 2) + s] -
+                                       score[want[s]] / sum * 2.5));
+    }
+    Expect(same, what + " experts");
+    Expect(error < 3e-6, what + " weights");
+  }
+  Expect(dexperts.GuardsHold() && dweights.GuardsHold(), what + " guards");
+}
+
 // ---- Combination -----------------------------------------------------------
 
 inline void CheckCombineCase(int64_t rows, int64_t top, int64_t hidden,
@@ -208,6 +302,16 @@ inline void CheckExperts() {
     for (const int64_t top : {1, 2, 8}) {
       if (top <= count) CheckRouteCase(9, count, top);
     }
+  }
+  for (const RouteGroupedCase& c : {RouteGroupedCase{9, 256, 8, 1, 1},
+                                    {9, 256, 8, 8, 4},
+                                    {9, 12, 3, 3, 2},
+                                    {9, 8, 2, 2, 1},
+                                    {9, 7, 7, 1, 1},
+                                    {9, 1, 1, 1, 1},
+                                    {9, 1024, 8, 512, 4},
+                                    {9, 66, 5, 33, 3}}) {
+    CheckRouteGroupedCase(c);
   }
   for (const int64_t hidden : {1, 100, 1024, 4096}) {
     CheckCombineCase(7, 2, hidden, 8);

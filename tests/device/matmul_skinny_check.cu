@@ -148,6 +148,37 @@ int CheckActivations(int64_t m, cudaStream_t stream) {
   return failures;
 }
 
+// Rows of x that the copy engine cannot bring.
+int CheckUnaligned(cudaStream_t stream) {
+  const Operands operands(100, 72);
+  const Reference reference(operands);
+  const SkinnyWeight weight =
+      WeightOf(operands.w.data(), operands.n, operands.k, operands.ld);
+  constexpr int64_t kStride = 75;
+  const DeviceArray<__nv_bfloat16> x(1 + kSkinnyMaxRows * kStride);
+  CHECK_CUDA(cudaMemcpy2D(x.data() + 1, kStride * 2, operands.x.data(),
+                          static_cast<size_t>(operands.ld) * 2,
+                          static_cast<size_t>(operands.k) * 2, kSkinnyMaxRows,
+                          cudaMemcpyDeviceToDevice));
+  const int64_t ldo = operands.n + kGuard;
+  DeviceArray<float> out((kSkinnyMaxRows + 1) * ldo);
+  int failures = 0;
+  for (const int64_t m : {1, 8, 64}) {
+    out.Poison();
+    CHECK_CUDA(SkinnyMatmul(weight,
+                            {.x = x.data() + 1,
+                             .m = m,
+                             .ldx = kStride,
+                             .out = out.data(),
+                             .ldo = ldo,
+                             .out_type = SkinnyOut::kF32},
+                            stream));
+    failures += CheckOutput("skinny unaligned", out.Download(), m, operands.n,
+                            ldo, reference);
+  }
+  return failures;
+}
+
 // A chain in which each product reads what the one before it wrote, replayed as
 // a graph with overlapping launches, against one kernel at a time.
 int CheckChain(int64_t m, const SkinnyCandidate& candidate,
@@ -291,6 +322,7 @@ int CheckSkinnyFew() {
     failures += CheckActivations(m, stream);
     failures += CheckGates(100, 1104, m, stream);
   }
+  failures += CheckUnaligned(stream);
   CHECK_CUDA(cudaStreamDestroy(stream));
   return failures;
 }
@@ -307,6 +339,7 @@ int CheckSkinny() {
   for (const int64_t k : {1, 13, 77, 1001}) {  // the plain kernel
     failures += CheckShape(100, k, stream);
   }
+  failures += CheckUnaligned(stream);
   for (const int64_t m : {1, 8, 11, 32, 64}) {
     failures += CheckActivations(m, stream);
     for (const int64_t ffn : {1, 16, 100, 500, 4096}) {

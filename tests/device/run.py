@@ -26,6 +26,8 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+# Checkpoints whose sizes let two GPUs share a stage.
+SHARED = ["apertus", "arcee", "nanbeige", "exaone4-tied", "exaone4-hybrid"]
 # What `baton serve` says.
 LISTENING = r"^baton: listening on"
 SERVING = r"controller\.serving"
@@ -116,19 +118,22 @@ class Runner:
         print(f"     {name}: {value:.4g} {unit}{mark}", flush=True)
 
     def bench(self, name, config, stages, batches, prompt, tokens, chunk=4096,
-              timeout=120):
+              timeout=120, ranks=1, rounds=3, step_tokens=4096):
         if not self.wanted(name):
             return {}
         devices = ",".join(f"cuda:{i}" for i in range(max(1, max(stages))))
+        if ranks > 1:
+            devices = "cuda:" + "+".join(map(str, range(ranks)))
         with tempfile.NamedTemporaryFile(suffix=".json") as out:
             text = self.check(name, [
                 "baton", "--log-level", "error", "bench",
                 os.path.join(ROOT, "tests/configs", config), "--random-weights",
-                "--device", devices, "--rounds", "3",
+                "--device", devices, "--rounds", str(rounds),
+                "--tp", str(ranks),
                 "--stages", ",".join(map(str, stages)),
                 "--batch", ",".join(map(str, batches)),
                 "--prompt", str(prompt), "--tokens", str(tokens),
-                "--prefill-chunk", str(chunk), "--max-step-tokens", "4096",
+                "--prefill-chunk", str(chunk), "--max-step-tokens", str(step_tokens),
                 "--json", out.name], timeout)
             try:
                 result = json.load(open(out.name))
@@ -171,6 +176,14 @@ class Runner:
                          "--device", devices, "--gpu-path", path,
                          "--route", route, "--dtype", "bf16", "--pp", "1,2,3",
                          "--chunk", "0,64,7", "--batch", "1,5,33"], 120)
+            if self.two and name in SHARED:
+                self.check(
+                    f"parity: {name}, two ranks",
+                    ["baton", "--log-level", "error", "parity", checkpoint,
+                     "--golden", checkpoint + "/golden.json",
+                     "--device", "cuda:0+1", "--tp", "1,2", "--dtype", "bf16",
+                     "--pp", "1,2,3", "--chunk", "0,64,7", "--batch", "1,5"],
+                    120)
 
     def transport(self):
         text = self.check("transport", ["transport_check"], 150, keep=60)
@@ -208,6 +221,58 @@ class Runner:
         for (_, batch), row in rows.items():
             self.figure(f"host work per step, batch {batch}",
                         median(row["host_us_per_visit"]), 100, "us", below=True)
+
+    def ranks(self):
+        self.check("ranks", ["ranks_check", "check"], 60)
+        text = self.check("ranks: speed", ["ranks_check", "speed"], 60, keep=4)
+        for line in (text or "").split("\n"):
+            call = re.match(r"all-reduce \+ add \+ norm, (\d+) rows of (\d+): "
+                            r"([\d.]+) us; NCCL .*: ([\d.]+) us", line)
+            if call:
+                rows, size, us, nccl = call.groups()
+                self.figure(f"all-reduce + add + norm, {rows} rows of {size}",
+                            float(us), float(nccl), "us", below=True)
+        if not self.two:
+            return
+        for name, config, must in (("Apertus-8B", "apertus-8b", 1.35),
+                                   ("EXAONE-32B", "exaone-4.0-32b", 1.5)):
+            speed = [self.bench(f"ranks: {name}, TP{ranks}", config, [1], [1],
+                                1024, 64, timeout=150, ranks=ranks, rounds=2)
+                     for ranks in (1, 2)]
+            if all(speed):
+                one, two = (median(rows[1, 1]["decode_tokens_per_s"])
+                            for rows in speed)
+                self.figure(f"{name}, TP2 / TP1, batch 1", two / one, must)
+
+    def decoders(self):
+        """Every decoder at its real size; the others are in `speed`."""
+        # Name, config, bound at batch 1, at 16, prompt ceiling (tok/s), bound.
+        for name, config, one, many, ceiling, prompt in (
+                ("EXAONE-1.2B", "exaone-4.0-1.2b", 0.65, None, None, None),
+                ("Spark-4B", "spark-x2.5-4b", 0.65, None, None, None),
+                ("AFM-4.5B", "afm-4.5b", 0.65, None, None, None),
+                ("Nanbeige-3B", "nanbeige4.2-3b", 0.65, None, None, None),
+                ("EXAONE-32B", "exaone-4.0-32b", 0.65, None, None, None),
+                ("Mixtral-8x7B", "mixtral-8x7b", 0.65, 0.65, 28851, 0.45),
+                ("Kimi-Linear-48B", "kimi-linear-48b-a3b", 0.45, 0.65, 128015,
+                 0.30)):
+            rows = self.bench(f"decoders: {name}", config, [1],
+                              [1] if many is None else [1, 16], 1024, 64,
+                              timeout=150, rounds=2)
+            for batch, must in ((1, one), (16, many)):
+                if (1, batch) in rows and must is not None:
+                    self.figure(
+                        f"{name} decode, batch {batch}, of the floor",
+                        median(rows[1, batch]["decode_share_of_probe"]), must)
+            if ceiling is None:
+                continue
+            rows = self.bench(f"decoders: {name}, 8k prompt", config, [1], [1],
+                              8192, 8, timeout=150, rounds=2, chunk=8192,
+                              step_tokens=8192)
+            if rows:
+                self.figure(f"{name}, 8k prompt, of the ceiling",
+                            median(rows[1, 1]["prompt_tokens_per_s"]) / ceiling,
+                            prompt)
 
     def pipelines(self):
         def ratio(rows, what, over, under):
@@ -349,7 +414,7 @@ def main():
     parser.add_argument("--only", default="", help="checks with such a word")
     parser.add_argument("--gpus", type=int, default=2, help="at most so many")
     parser.add_argument("--parts", default="kernels,parity,transport,mixed,"
-                        "kill,speed,pipelines,sanitizers")
+                        "kill,speed,decoders,pipelines,ranks,sanitizers")
     args = parser.parse_args()
     checkpoints = sorted(os.path.dirname(p) for p in glob.glob(
         os.path.join(os.path.abspath(args.checkpoints), "*/golden.json")))

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/delta_kernel.cuh"
+#include "kernels/cuda/delta_plain.cuh"
+#include "kernels/cuda/delta_rule.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int64_t kMaxSequences = 65535;
+
+bool SuitsRegisters(const DeltaRuleArgs& args) {
+  const auto suits = [](const DeltaInput& input) {
+    return IsAligned(input.data, 8) && input.stride % 4 == 0;
+  };
+  return args.dim == kDeltaDim && suits(args.q) && suits(args.k) &&
+         suits(args.decay) && IsAligned(args.states.data, 16) &&
+         args.states.slot_bytes % 16 == 0;
+}
+
+template <int kWarps, int kBlocks>
+cudaError_t LaunchRegisters(const DeltaRuleArgs& args, cudaStream_t stream) {
+  const dim3 grid(Blocks(args.heads * (kDeltaDim / kDeltaColumns)),
+                  Blocks(args.sequences.count));
+  return Launch(&DeltaRuleKernel<kWarps, kBlocks>, grid,
+                (kDeltaWarps + kWarps) * kWarp, 0, stream, args);
+}
+
+}  // namespace
+
+cudaError_t DeltaRule(const DeltaRuleArgs& args, cudaStream_t stream) {
+  if (args.dim < 1 || args.dim > kMaxDeltaDim ||
+      args.sequences.count > kMaxSequences) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.rows == 0 || args.heads == 0) return cudaSuccess;
+  if (!SuitsRegisters(args)) {
+    const dim3 grid(Blocks(args.heads), Blocks(args.sequences.count));
+    return Launch(&DeltaPlainKernel, grid, kDeltaPlainThreads,
+                  static_cast<size_t>(DeltaPlainBytes(args.dim)), stream, args);
+  }
+  // A row each: states go to and fro, and more blocks have them in flight.
+  if (args.rows <= args.sequences.count) {
+    return LaunchRegisters<1, 3>(args, stream);
+  }
+  return LaunchRegisters<4, 2>(args, stream);
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gated delta rule of kernels/ops/delta_attention.h, token by token.
+//
+// fp32 inside; each sum over keys is added up by one tree. A row's bits depend
+// on its sequence alone: the state that goes through a slot is the state that
+// stays in registers. Zero rows submit nothing. May be captured, and starts as
+// a programmatic dependent.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/sequence_rows.h"
+
+namespace baton::cuda {
+
+inline constexpr int64_t kMaxDeltaDim = 224;
+
+// bf16 rows, `stride` elements apart.
+struct DeltaInput {
+  const void* data;
+  int64_t stride;
+};
+
+struct DeltaRuleArgs {
+  DeltaInput q, k, v, decay;  // [rows, heads, dim]
+  DeltaInput beta;            // [rows, heads]
+  const float* rate;          // [heads]
+  const float* decay_bias;    // [heads, dim]
+  StateSlots states;          // f32 [heads, dim of keys, dim of values]
+  Sequences sequences;
+  void* out;  // bf16 [rows, heads, dim]; must not alias inputs
+  int64_t out_stride;
+  int64_t rows, heads, dim;
+};
+
+// dim 128 with aligned rows: the state stays in registers. Others: a plain
+// kernel, which claims no speed. invalidValue: dim > kMaxDeltaDim.
+[[nodiscard]] cudaError_t DeltaRule(const DeltaRuleArgs& args,
+                                    cudaStream_t stream);
+
+}  // namespace baton::cuda

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensor-core kernel of head_matmul.h: a block has a tile of one head's
+// output; tiles of x and W arrive in shared memory, 64 of k at a time.
+#pragma once
+
+#include "kernels/cuda/head_matmul.h"
+#include "kernels/cuda/mma.cuh"
+
+namespace baton::cuda {
+
+// Warps that share a block's rows and its columns; 16-row tiles and 16-column
+// tiles of each.
+template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles>
+struct HeadTile {
+  static constexpr int kWarpRows = 16 * kRowTiles;
+  static constexpr int kWarpColumns = 16 * kColumnTiles;
+  static constexpr int kRows = kRowWarps * kWarpRows;
+  static constexpr int kColumns = kColumnWarps * kWarpColumns;
+  static constexpr int kThreads = kRowWarps * kColumnWarps * kWarp;
+  static constexpr int kDepth = 64;
+  static constexpr int kChunks = kDepth / 8;  // of 16 bytes, of a row
+  static constexpr int kStages = 4;
+};
+
+// Chunk c of row r lies at c ^ (r % 8): eight rows of one chunk are in
+// different banks.
+template <typename Tile>
+struct HeadShared {
+  uint4 x[Tile::kStages][Tile::kRows][Tile::kChunks];
+  uint4 w[Tile::kStages][Tile::kColumns][Tile::kChunks];
+};
+
+// Rows of a matrix from `first` on, as one block sees them.
+struct HeadOperand {
+  const uint16_t* data;  // of the first row
+  int64_t stride;
+  int64_t rows;  // that there are; others are zeros
+};
+
+// Starts the copy of k [64 step, + 64). What lies behind k is zeros.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void CopyOperand(const HeadOperand& from, int step,
+                                            int64_t k, uint4 (*to)[8]) {
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * 8; i += kThreads) {
+    const int row = i / 8;
+    const int chunk = i % 8;
+    const int64_t at = static_cast<int64_t>(step) * 64 + chunk * 8;
+    const bool is_there = row < from.rows && at < k;
+    CopyAsync(SharedOffset(&to[row][chunk ^ (row % 8)]),
+              is_there ? from.data + row * from.stride + at : from.data,
+              is_there ? 16 : 0);
+  }
+}
+
+// One stage of a warp's tiles; kHalves tiles of 8 columns.
+template <int kRowTiles, int kHalves>
+__device__ __forceinline__ void MultiplyStage(
+    const uint4 (*x)[8], const uint4 (*w)[8],
+    float (&sums)[kRowTiles][kHalves][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int turn = lane % 8;  // row % 8 of every row this lane points at
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {  // 16 of k
+    uint32_t a[kRowTiles][4];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      LoadMatrices(
+          a[t],
+          SharedOffset(&x[16 * t + lane % 16][(2 * s + lane / 16) ^ turn]));
+    }
+#pragma unroll
+    for (int n = 0; n < kHalves / 2; ++n) {
+      uint32_t b[4];
+      LoadMatrices(b, SharedOffset(&w[16 * n + lane / 16 * 8 + turn]
+                                     [(2 * s + lane / 8 % 2) ^ turn]));
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        Mma(sums[t][2 * n], a[t], b[0], b[1]);
+        Mma(sums[t][2 * n + 1], a[t], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Those of a warp, whose tiles begin at (row, column) of the head's output.
+template <int kRowTiles, int kHalves>
+__device__ __forceinline__ void StoreProducts(
+    const HeadWeights& weights, const HeadMatmulArgs& args, int64_t head,
+    int64_t row, int64_t column, const float (&sums)[kRowTiles][kHalves][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < 2 * kRowTiles; ++i) {
+    const int64_t to_row = row + i / 2 * 16 + i % 2 * 8 + lane / 4;
+    if (to_row >= args.rows) continue;
+    auto* out =
+        static_cast<uint16_t*>(args.out) + to_row * args.ldo + head * weights.n;
+#pragma unroll
+    for (int u = 0; u < kHalves; ++u) {
+      const int64_t to_column = column + u * 8 + lane % 4 * 2;
+      if (to_column >= weights.n) continue;
+      const float(&sum)[4] = sums[i / 2][u];
+      *reinterpret_cast<uint32_t*>(out + to_column) =
+          PackBf16(sum[i % 2 * 2], sum[i % 2 * 2 + 1]);
+    }
+  }
+}
+
+// Blocks: columns, heads, rows.
+template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles>
+__global__ void __launch_bounds__(
+    HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles>::kThreads)
+    HeadKernel(HeadWeights weights, HeadMatmulArgs args) {
+  using Tile = HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles>;
+  constexpr int kThreads = Tile::kThreads;
+  extern __shared__ __align__(1024) char shared[];
+  auto& block = *reinterpret_cast<HeadShared<Tile>*>(shared);
+  AllowNextGrid();
+  const int64_t head = blockIdx.y;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * Tile::kColumns;
+  const int64_t row = static_cast<int64_t>(blockIdx.z) * Tile::kRows;
+  const HeadOperand w = {static_cast<const uint16_t*>(weights.pointers[head]) +
+                             column * weights.ldw,
+                         weights.ldw, weights.n - column};
+  const HeadOperand x = {static_cast<const uint16_t*>(args.x) + row * args.ldx +
+                             head * args.head_stride,
+                         args.ldx, args.rows - row};
+  const auto steps =
+      static_cast<int>((weights.k + Tile::kDepth - 1) / Tile::kDepth);
+  for (int s = 0; s < min(Tile::kStages - 1, steps); ++s) {
+    CopyOperand<Tile::kColumns, kThreads>(w, s, weights.k, block.w[s]);
+  }
+  AwaitPreviousGrids();
+#pragma unroll
+  for (int s = 0; s < Tile::kStages - 1; ++s) {
+    if (s < steps) {
+      CopyOperand<Tile::kRows, kThreads>(x, s, weights.k, block.x[s]);
+    }
+    CommitCopies();
+  }
+
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warp_row = warp / kColumnWarps * Tile::kWarpRows;
+  const int warp_column = warp % kColumnWarps * Tile::kWarpColumns;
+  float sums[kRowTiles][2 * kColumnTiles][4] = {};
+  for (int s = 0; s < steps; ++s) {
+    AwaitGroups<Tile::kStages - 2>();
+    __syncthreads();
+    const int next = s + Tile::kStages - 1;
+    if (next < steps) {
+      const int to = next % Tile::kStages;
+      CopyOperand<Tile::kColumns, kThreads>(w, next, weights.k, block.w[to]);
+      CopyOperand<Tile::kRows, kThreads>(x, next, weights.k, block.x[to]);
+    }
+    CommitCopies();
+    MultiplyStage(&block.x[s % Tile::kStages][warp_row],
+                  &block.w[s % Tile::kStages][warp_column], sums);
+  }
+
+  StoreProducts(weights, args, head, row + warp_row, column + warp_column,
+                sums);
+}
+
+// A thread an output. Blocks: columns, heads, rows.
+inline constexpr int kHeadPlainThreads = 64;
+
+static __global__ void __launch_bounds__(kHeadPlainThreads)
+    HeadPlainKernel(HeadWeights weights, HeadMatmulArgs args) {
+  EnterKernel();
+  const int64_t head = blockIdx.y;
+  const int64_t column =
+      static_cast<int64_t>(blockIdx.x) * kHeadPlainThreads + threadIdx.x;
+  if (column >= weights.n) return;
+  const auto* w = static_cast<const uint16_t*>(weights.pointers[head]) +
+                  column * weights.ldw;
+  for (int64_t row = blockIdx.z; row < args.rows; row += gridDim.z) {
+    const auto* x = static_cast<const uint16_t*>(args.x) + row * args.ldx +
+                    head * args.head_stride;
+    float sum = 0;
+    for (int64_t k = 0; k < weights.k; ++k) {
+      sum = __fmaf_rn(FromBf16(w[k]), FromBf16(Load2(x + k)), sum);
+    }
+    static_cast<uint16_t*>(
+        args.out)[row * args.ldo + head * weights.n + column] = ToBf16(sum);
+  }
+}
+
+}  // namespace baton::cuda
