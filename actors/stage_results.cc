@@ -21,6 +21,8 @@ bool StageActor::Progress() {
     // The device runs it from when the one before was complete.
     visit.since = std::max(visit.since, idle_since_);
     status = Complete(std::move(visit));
+    // A visit that is next may have waited for these tokens.
+    if (!rounds_.empty()) Wake();
   }
   if (!status.ok()) Fail(std::move(status));
   times_.host_seconds += work.Seconds();

@@ -74,9 +74,8 @@ Status Generated(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   Context& context = Context::Of(stream);
   BATON_ASSIGN_OR_RETURN(const SkinnyWeight* weight,
                          context.Skinny(args.weight));
-  const bool fused =
-      !args.activation.IsGated() ||
-      (TakesGates(*weight) && SuitsCopies(args.x.data(), args.x.row_stride()));
+  const bool fused = !args.activation.IsGated() ||
+                     TakesGates(*weight, args.x.data(), args.x.row_stride());
   const View to = fused ? args.out : args.product;
   for (int64_t i = 0; i < run.rows; i += kSkinnyMaxRows) {
     const int64_t first = run.first + i;

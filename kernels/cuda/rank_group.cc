@@ -222,11 +222,20 @@ Status AllReduceAddRmsNormCuda(const AllReduceAddRmsNorm::Args& args,
       .Match("weight", args.weight, {"hidden"})
       .Match("out", args.out, {"rows", "hidden"})
       .IsType("partial", args.partial, DType::kF32)
-      .IsType("stream", args.stream, DType::kBF16)
       .IsType("weight", args.weight, DType::kBF16)
       .IsType("out", args.out, DType::kBF16);
   match.Require(args.partial.contiguous(), "partial is contiguous");
   BATON_RETURN_IF_ERROR(match.status());
+  if (args.stream.dtype() != DType::kBF16) {
+    BATON_RETURN_IF_ERROR(
+        args.group->AllReduce(args.partial, args.out, stream));
+    return AddRmsNormCuda({.stream = args.stream,
+                           .update = args.out,
+                           .weight = args.weight,
+                           .out = args.out,
+                           .eps = args.eps},
+                          stream);
+  }
   Rank& rank = static_cast<Rank&>(*args.group);  // of this device
   return rank.Submit("all_reduce_add_rms_norm", [&] {
     return AllReduceAddRmsNormRows(

@@ -129,8 +129,7 @@ bool FitTogether(const SkinnyWeight& weight, const SkinnyArgs& args) {
     return false;
   }
   const bool gated = IsGated(args.activation);
-  if (gated && !(TakesGates(weight) && SuitsCopies(args.x, args.ldx)))
-    return false;
+  if (gated && !TakesGates(weight, args.x, args.ldx)) return false;
   if (args.m == 0) return true;
   if (args.x == nullptr || args.out == nullptr) return false;
   const int64_t columns = gated ? weight.n / 2 : weight.n;
@@ -251,9 +250,9 @@ cudaError_t SkinnyMatmul(const SkinnyWeight& weight, const SkinnyArgs& args,
                            .out_type = args.out_type,
                            .activation = args.activation,
                            .xielu = args.xielu};
-  return weight.plain || !SuitsCopies(args.x, args.ldx)
-             ? LaunchPlain(weight, args, sink, stream)
-             : LaunchHopper(weight, args, sink, stream);
+  return SuitsCopies(weight, args.x, args.ldx)
+             ? LaunchHopper(weight, args, sink, stream)
+             : LaunchPlain(weight, args, sink, stream);
 }
 
 }  // namespace baton::cuda

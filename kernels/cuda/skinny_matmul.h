@@ -75,11 +75,6 @@ enum class SkinnyActivation : int {
   return activation == SkinnyActivation::kSiluMul ||
          activation == SkinnyActivation::kGeluMul;
 }
-// Whether the kernel can apply a gated activation to this weight's products.
-[[nodiscard]] inline bool TakesGates(const SkinnyWeight& weight) {
-  return !weight.plain && weight.n % 2 == 0;
-}
-
 // How the work is laid out; 0 leaves it to the shape. Changes no bit. For
 // benchmarks and tests.
 struct SkinnyTuning {
@@ -102,6 +97,18 @@ struct SkinnyArgs {
   XieluConstants xielu = {};
   SkinnyTuning tuning = {};
 };
+
+// Whether the weight and rows of x (see SkinnyArgs) suit the copy engine.
+[[nodiscard]] inline bool SuitsCopies(const SkinnyWeight& weight, const void* x,
+                                      int64_t ldx) {
+  return !weight.plain && reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
+         ldx % 8 == 0;
+}
+// Whether a gated activation may be asked for, too.
+[[nodiscard]] inline bool TakesGates(const SkinnyWeight& weight, const void* x,
+                                     int64_t ldx) {
+  return SuitsCopies(weight, x, ldx) && weight.n % 2 == 0;
+}
 
 // Submits to the stream, as a programmatic dependent of the kernel before it:
 // the weight is fetched while that one still runs, x is not. invalidValue:

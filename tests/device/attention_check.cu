@@ -111,8 +111,8 @@ int main(int argc, char** argv) {
   run("sample", &baton::check::CheckSample);
   if (filter.empty() || filter == "bench") baton::check::Bench();
   if (filter.empty() || filter == "experts_bench") baton::check::BenchExperts();
-  if (filter.empty() || filter == "kimi_bench") baton::check::BenchKimi();
   if (filter == "latency_bench") baton::check::BenchLatency();
+  if (filter.empty() || filter == "kimi_bench") baton::check::BenchKimi();
   const baton::check::Results& results = baton::check::TheResults();
   std::printf("%d checks, %d failed\n", results.checks, results.failures);
   return results.failures == 0 ? 0 : 1;
