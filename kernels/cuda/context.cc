@@ -91,7 +91,7 @@ StatusOr<const GroupedWeights*> Context::Grouped(
   }
   const size_t count = weights.size();
   const size_t map_bytes = count * sizeof(CUtensorMap);
-  std::vector<std::byte> arrays(map_bytes + count * sizeof(const void*));
+  std::vector<std::byte> arrays(2 * map_bytes + count * sizeof(const void*));
   KeptGroup group = {.weights = {.experts = static_cast<int64_t>(count),
                                  .n = weights[0].n,
                                  .k = weights[0].k,
@@ -101,8 +101,10 @@ StatusOr<const GroupedWeights*> Context::Grouped(
     BATON_ASSIGN_OR_RETURN(const SkinnyWeight* one, Skinny(weights[e]));
     std::memcpy(arrays.data() + e * sizeof(CUtensorMap), &one->map,
                 sizeof(CUtensorMap));
-    std::memcpy(arrays.data() + map_bytes + e * sizeof(const void*), &one->w,
-                sizeof(const void*));
+    std::memcpy(arrays.data() + map_bytes + e * sizeof(CUtensorMap),
+                &one->pairs, sizeof(CUtensorMap));
+    std::memcpy(arrays.data() + 2 * map_bytes + e * sizeof(const void*),
+                &one->w, sizeof(const void*));
     group.weights.plain |= one->plain;
   }
   constexpr std::string_view kWhat = "grouped_matmul: describe the experts";
@@ -110,7 +112,9 @@ StatusOr<const GroupedWeights*> Context::Grouped(
       CudaStatus(cudaMalloc(&group.memory, arrays.size()), kWhat));
   auto* to = static_cast<std::byte*>(group.memory);
   group.weights.maps = reinterpret_cast<const CUtensorMap*>(to);
-  group.weights.pointers = reinterpret_cast<const void* const*>(to + map_bytes);
+  group.weights.pairs = reinterpret_cast<const CUtensorMap*>(to + map_bytes);
+  group.weights.pointers =
+      reinterpret_cast<const void* const*>(to + 2 * map_bytes);
   const GroupedWeights& kept =
       grouped_.emplace(weights[0].data, group).first->second.weights;
   if (Status copied = CudaStatus(

@@ -56,9 +56,15 @@ struct GroupedMatmul {
     ConstView x;        // [tokens or tokens * top, k], dtype of the weights
     ConstView experts;  // [tokens, top] i32
     std::span<const PackedMatrix> weights;  // [n, k] of each expert
-    View out;  // [tokens * top, n], dtype of x or f32; must not alias x
+    // [tokens * top, n], dtype of x or f32; must not alias x. Of a gated
+    // activation [tokens * top, n / 2], dtype of x.
+    View out;
     // Kinds of the tokens, covering all in order; none: all are generated.
     std::span<const RowRun> runs = {};
+    MatmulActivation activation = {};  // none, or a gated one
+    // [tokens * top, n] as out: room for what a gated activation is applied to,
+    // where a kernel has none of its own.
+    View product = {};
   };
 };
 

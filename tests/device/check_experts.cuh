@@ -192,15 +192,17 @@ class ExpertsOnDevice {
   // At `w`, row stride ld.
   ExpertsOnDevice(const Bf16* w, int64_t experts, int64_t n, int64_t k,
                   int64_t ld)
-      : skinny_(experts), maps_(experts), pointers_(experts) {
-    std::vector<CUtensorMap> maps;
+      : skinny_(experts), maps_(experts), pairs_(experts), pointers_(experts) {
+    std::vector<CUtensorMap> maps, pairs;
     std::vector<const void*> pointers;
     for (int64_t e = 0; e < experts; ++e) {
       CUDA_OK(cuda::MakeSkinnyWeight(w + e * n * ld, n, k, ld, &skinny_[e]));
       maps.push_back(skinny_[e].map);
+      pairs.push_back(skinny_[e].pairs);
       pointers.push_back(skinny_[e].w);
     }
     maps_.Upload(maps);
+    pairs_.Upload(pairs);
     pointers_.Upload(pointers);
   }
 
@@ -209,6 +211,7 @@ class ExpertsOnDevice {
   }
   [[nodiscard]] cuda::GroupedWeights weights() const {
     return {.maps = maps_.data(),
+            .pairs = pairs_.data(),
             .pointers = pointers_.data(),
             .experts = static_cast<int64_t>(skinny_.size()),
             .n = skinny_[0].n,
@@ -219,7 +222,7 @@ class ExpertsOnDevice {
 
  private:
   std::vector<cuda::SkinnyWeight> skinny_;
-  Device<CUtensorMap> maps_;
+  Device<CUtensorMap> maps_, pairs_;
   Device<const void*> pointers_;
 };
 
@@ -261,7 +264,8 @@ constexpr cuda::SkinnyOut kOutOf = sizeof(T) == 4 ? cuda::SkinnyOut::kF32
 
 // Every slot's row has the bits of the same row alone through SkinnyMatmul.
 template <typename T>
-void CheckGroupedCase(const GroupedCase& c) {
+void CheckGroupedCase(const GroupedCase& c, cuda::SkinnyActivation activation =
+                                                cuda::SkinnyActivation::kNone) {
   const int64_t slots = c.slots();
   const int64_t ld = c.ld();
   const int64_t ldo = c.n + 5;
@@ -275,7 +279,7 @@ void CheckGroupedCase(const GroupedCase& c) {
   CUDA_OK(cuda::GroupedMatmul(
       weights.weights(),
       {x.data(), c.rows(), ld, dexperts.data(), c.tokens, c.top, c.top,
-       out.data(), ldo, kOutOf<T>, scratch.data()},
+       out.data(), ldo, kOutOf<T>, scratch.data(), activation},
       nullptr));
   const std::vector<T> got = out.Download();
   const Device<T> want(slots * ldo);
@@ -288,11 +292,14 @@ void CheckGroupedCase(const GroupedCase& c) {
          .ldx = ld,
          .out = want.data() + slot * ldo,
          .ldo = ldo,
-         .out_type = kOutOf<T>},
+         .out_type = kOutOf<T>,
+         .activation = activation},
         nullptr));
   }
-  const std::string what =
-      NameOf(sizeof(T) == 4 ? "grouped f32" : "grouped", c);
+  const std::string what = NameOf(sizeof(T) == 4        ? "grouped f32"
+                                  : IsGated(activation) ? "grouped gated"
+                                                        : "grouped",
+                                  c);
   Expect(SameBits(got, 0, want.Download(), 0, slots * ldo), what);
   Expect(out.GuardsHold() && scratch.GuardsHold(), what + " guards");
 }
@@ -323,6 +330,10 @@ inline void CheckExperts() {
       CheckGroupedCase<float>({8, tokens, 2, 200, 328, row_a_slot});
       CheckGroupedCase<Bf16>({40, tokens, 8, 64, 512, row_a_slot});
       CheckGroupedCase<Bf16>({3, tokens, 1, 17, 72, row_a_slot});
+      CheckGroupedCase<Bf16>({8, tokens, 2, 200, 328, row_a_slot},
+                             cuda::SkinnyActivation::kSiluMul);
+      CheckGroupedCase<Bf16>({40, tokens, 8, 64, 512, row_a_slot},
+                             cuda::SkinnyActivation::kGeluMul);
       // The plain kernel.
       CheckGroupedCase<Bf16>({4, tokens, 3, 50, 77, row_a_slot});
       CheckGroupedCase<float>({4, tokens, 3, 50, 77, row_a_slot});
