@@ -24,6 +24,7 @@ Context& Context::Of(Stream& stream) {
 Context::~Context() {
   for (void* block : workspace_.blocks) cudaFree(block);
   for (void* block : counters_.blocks) cudaFree(block);
+  for (void* block : plan_memory_.blocks) cudaFree(block);
   for (auto& [data, group] : grouped_) cudaFree(group.memory);
 }
 
@@ -47,6 +48,23 @@ StatusOr<void*> Context::Grown(Pool& pool, int64_t bytes) {
 
 StatusOr<void*> Context::Workspace(int64_t bytes) {
   return Grown(workspace_, bytes);
+}
+
+StatusOr<Context::KeptPlan> Context::Plan(const PlanKey& key, int64_t slots) {
+  if (const auto found = plans_.find(key); found != plans_.end()) {
+    return KeptPlan{.memory = found->second, .sort = GroupedSort::kDone};
+  }
+  const int64_t end = plan_bytes_ + GroupedPlanBytes(slots);
+  BATON_ASSIGN_OR_RETURN(void* const block, Grown(plan_memory_, end));
+  void* const memory = static_cast<std::byte*>(block) + plan_bytes_;
+  plan_bytes_ = end;
+  plans_.emplace(key, memory);
+  return KeptPlan{.memory = memory, .sort = GroupedSort::kNeeded};
+}
+
+void Context::ForgetPlans() {
+  plans_.clear();
+  plan_bytes_ = 0;
 }
 
 StatusOr<int32_t*> Context::Counters(int64_t count) {

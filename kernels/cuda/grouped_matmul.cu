@@ -94,8 +94,7 @@ cudaError_t LaunchPlain(const GroupedWeights& weights, const GroupedArgs& args,
 }  // namespace
 
 int64_t GroupedScratchBytes(int64_t slots, int64_t k) {
-  return GroupedScratch::Bytes<uint16_t>(slots * RowElements(k)) +
-         GroupedScratch::PlanBytes(slots);
+  return GroupedScratch::Bytes<uint16_t>(slots * RowElements(k));
 }
 
 cudaError_t GroupedMatmul(const GroupedWeights& weights,
@@ -108,10 +107,9 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
                                     : LaunchPlain(weights, args, stream);
   }
   if (args.tokens == 1) return LaunchToken(weights, args, stream);
-  GroupedScratch scratch(args.scratch);
   const int64_t ld = RowElements(weights.k);
-  auto* sorted = scratch.Take<uint16_t>(slots * ld);
-  const GroupedPlan plan = scratch.TakePlan(slots);
+  auto* sorted = static_cast<uint16_t*>(args.scratch);
+  const GroupedPlan plan = GroupedScratch(args.plan).TakePlan(slots);
   const int part_rows = PartRows(args.tokens);
   cudaError_t error = SortSlots(args, weights.experts, part_rows, plan, stream);
   if (error != cudaSuccess) return error;

@@ -33,6 +33,9 @@ struct GroupedWeights {
   bool plain;
 };
 
+// kDone: the plan is as a call of the same recipe, experts and tokens left it.
+enum class GroupedSort : int { kNeeded, kDone };
+
 struct GroupedArgs {
   const void* x;           // bf16 [rows, k]
   int64_t rows;            // slots, or slots / top
@@ -42,10 +45,14 @@ struct GroupedArgs {
   void* out;  // [tokens * top, n], gated [tokens * top, n / 2]; not x
   int64_t ldo;
   SkinnyOut out_type;
-  void* scratch;  // of the recipe's size, 128-byte aligned
+  // Of GroupedPlanBytes, 128-byte aligned: how slots are sorted.
+  void* plan;
+  // Of GroupedScratchBytes, 128-byte aligned. Prompts need none.
+  void* scratch = nullptr;
   // None, or a gated one: where TakesGates and SuitsCopies say so. Not of
   // prompts.
   SkinnyActivation activation = SkinnyActivation::kNone;
+  GroupedSort sort = GroupedSort::kNeeded;
 };
 
 [[nodiscard]] inline bool TakesGates(const GroupedWeights& weights) {
@@ -53,7 +60,7 @@ struct GroupedArgs {
 }
 
 [[nodiscard]] int64_t GroupedScratchBytes(int64_t slots, int64_t k);
-[[nodiscard]] int64_t GroupedPromptScratchBytes(int64_t slots);
+[[nodiscard]] int64_t GroupedPlanBytes(int64_t slots);
 
 // Whether there is a recipe of prompts for these: by their shape and the
 // device.

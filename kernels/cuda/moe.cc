@@ -36,8 +36,8 @@ RouteArgs RouteOf(ConstView logits, View experts, View weights) {
           .top = experts.dim(1)};
 }
 
-// Of some tokens; the scratch is missing. Products go where a gated activation
-// finds them.
+// Of some tokens; plan and scratch are missing. Products go where a gated
+// activation finds them.
 GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
   const int64_t top = args.experts.dim(1);
   const int64_t token_rows = args.x.dim(0) / args.experts.dim(0);
@@ -57,7 +57,19 @@ GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
           .ldo = out.row_stride(),
           .out_type =
               out.dtype() == DType::kF32 ? SkinnyOut::kF32 : SkinnyOut::kBf16,
-          .scratch = nullptr};
+          .plan = nullptr};
+}
+
+// Where the slots of `part` are sorted, or have been.
+Status FindPlan(RowKind kind, Context& context, GroupedArgs& part) {
+  BATON_ASSIGN_OR_RETURN(
+      const Context::KeptPlan plan,
+      context.Plan(
+          {.experts = part.experts, .tokens = part.tokens, .kind = kind},
+          part.tokens * part.top));
+  part.plan = plan.memory;
+  part.sort = plan.sort;
+  return OkStatus();
 }
 
 // Slots of `run` in args.out, of products in args.product.
@@ -93,6 +105,7 @@ Status Generated(const GroupedMatmul::Args& args, const RowRun& run,
                             ? SkinnyActivation::kSiluMul
                             : SkinnyActivation::kGeluMul;
     }
+    BATON_RETURN_IF_ERROR(FindPlan(RowKind::kGenerated, context, part));
     BATON_ASSIGN_OR_RETURN(part.scratch,
                            context.Workspace(GroupedScratchBytes(
                                part.tokens * part.top, weights.k)));
@@ -106,9 +119,7 @@ Status Prompt(const GroupedMatmul::Args& args, const RowRun& run,
               const GroupedWeights& weights, Stream& stream) {
   Context& context = Context::Of(stream);
   GroupedArgs part = ArgsOf(args, run);
-  BATON_ASSIGN_OR_RETURN(
-      part.scratch,
-      context.Workspace(GroupedPromptScratchBytes(part.tokens * part.top)));
+  BATON_RETURN_IF_ERROR(FindPlan(RowKind::kPrompt, context, part));
   BATON_RETURN_IF_ERROR(CudaStatus(
       GroupedPromptMatmul(weights, part, context.stream()), "grouped_matmul"));
   return Activate(args, run, stream);
@@ -178,6 +189,7 @@ Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {
   Context& context = Context::Of(stream);
   BATON_ASSIGN_OR_RETURN(const GroupedWeights* weights,
                          context.Grouped(args.weights));
+  if (args.order == SlotOrder::kNew) context.ForgetPlans();
   if (args.runs.empty()) {
     return Generated(args, {RowKind::kGenerated, 0, tokens}, *weights, stream);
   }

@@ -11,6 +11,7 @@
 // t. Rows of x may each serve all slots of a row, or one slot.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -49,6 +50,11 @@ struct RouteGrouped {
   };
 };
 
+// kAsBefore: `experts` and the runs are those of the GroupedMatmul before this
+// one in the stream, and nothing has changed them since. A kernel may have kept
+// how it sorted the slots.
+enum class SlotOrder : uint8_t { kNew, kAsBefore };
+
 // out[slot] = x[row of the slot] W^T, W of the slot's expert.
 struct GroupedMatmul {
   static constexpr std::string_view kName = "grouped_matmul";
@@ -65,6 +71,7 @@ struct GroupedMatmul {
     // [tokens * top, n] as out: room for what a gated activation is applied to,
     // where a kernel has none of its own.
     View product = {};
+    SlotOrder order = SlotOrder::kNew;
   };
 };
 

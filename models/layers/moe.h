@@ -173,7 +173,8 @@ class GatedSiluExperts {
                                       .experts = experts,
                                       .weights = down_.matrices,
                                       .out = partial.view(),
-                                      .runs = step.batch().runs});
+                                      .runs = step.batch().runs,
+                                      .order = SlotOrder::kAsBefore});
     const Scratch down = step.Reduced(std::move(partial), step.tp());
     Scratch sum = step.NewScratch(rows, shape_.hidden);
     step.Run<CombineExperts>(combine_, {.y = down.view(),

@@ -275,13 +275,18 @@ void CheckGroupedCase(const GroupedCase& c, cuda::SkinnyActivation activation =
   const std::vector<int32_t> experts = ChooseExperts(c);
   const Device<int32_t> dexperts(experts);
   const Device<T> out(slots * ldo);
+  const Device<char> plan(cuda::GroupedPlanBytes(slots));
   const Device<char> scratch(cuda::GroupedScratchBytes(slots, c.k));
-  CUDA_OK(cuda::GroupedMatmul(
-      weights.weights(),
-      {x.data(), c.rows(), ld, dexperts.data(), c.tokens, c.top, c.top,
-       out.data(), ldo, kOutOf<T>, scratch.data(), activation},
-      nullptr));
+  cuda::GroupedArgs args = {x.data(),  c.rows(),  ld,          dexperts.data(),
+                            c.tokens,  c.top,     c.top,       out.data(),
+                            ldo,       kOutOf<T>, plan.data(), scratch.data(),
+                            activation};
+  CUDA_OK(cuda::GroupedMatmul(weights.weights(), args, nullptr));
   const std::vector<T> got = out.Download();
+  out.Poison();
+  args.sort = cuda::GroupedSort::kDone;
+  CUDA_OK(cuda::GroupedMatmul(weights.weights(), args, nullptr));
+  const bool again = SameBits(out.Download(), 0, got, 0, slots * ldo);
   const Device<T> want(slots * ldo);
   for (int64_t slot = 0; slot < slots; ++slot) {
     if (experts[slot] < 0) continue;
@@ -301,7 +306,9 @@ void CheckGroupedCase(const GroupedCase& c, cuda::SkinnyActivation activation =
                                                         : "grouped",
                                   c);
   Expect(SameBits(got, 0, want.Download(), 0, slots * ldo), what);
-  Expect(out.GuardsHold() && scratch.GuardsHold(), what + " guards");
+  Expect(again, what + " by the plan before");
+  Expect(out.GuardsHold() && plan.GuardsHold() && scratch.GuardsHold(),
+         what + " guards");
 }
 
 inline void CheckExperts() {
