@@ -274,7 +274,7 @@ void CheckGroupedCase(const GroupedCase& c, cuda::SkinnyActivation activation =
   const ExpertsOnDevice weights(w.data(), c.experts, c.n, c.k, ld);
   const std::vector<int32_t> experts = ChooseExperts(c);
   const Device<int32_t> dexperts(experts);
-  const Device<T> out(slots * ldo);
+  Device<T> out(slots * ldo);
   const Device<char> plan(cuda::GroupedPlanBytes(slots));
   const Device<char> scratch(cuda::GroupedScratchBytes(slots, c.k));
   cuda::GroupedArgs args = {x.data(),  c.rows(),  ld,          dexperts.data(),
