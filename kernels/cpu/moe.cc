@@ -10,6 +10,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/ops/activation.h"
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cpu {
@@ -88,10 +89,17 @@ Status CheckGroupedMatmul(const GroupedMatmul::Args& args) {
   ShapeMatch match("grouped_matmul");
   match.Match("x", args.x, {"rows", "k"})
       .Match("experts", args.experts, {"tokens", "top"})
-      .Match("out", args.out, {"slots", "n"})
+      .Match("out", args.out, {"slots", "columns"})
       .IsType("x", args.x, kDTypeOf<T>)
       .IsType("experts", args.experts, DType::kI32);
+  const bool gated = args.activation.IsGated();
+  if (gated) {
+    match.Match("product", args.product, {"slots", "n"})
+        .IsType("product", args.product, kDTypeOf<T>)
+        .IsType("out", args.out, kDTypeOf<T>);
+  }
   BATON_RETURN_IF_ERROR(match.status());
+  const int64_t n = gated ? match["n"] : match["columns"];
   const int64_t tokens = match["tokens"];
   const int64_t slots = match["slots"];
   match.Require(slots == tokens * match["top"], "out must have a row a slot")
@@ -99,10 +107,14 @@ Status CheckGroupedMatmul(const GroupedMatmul::Args& args) {
           args.out.dtype() == kDTypeOf<T> || args.out.dtype() == DType::kF32,
           "out must be of the dtype of x, or f32")
       .Require(match["rows"] == tokens || match["rows"] == slots,
-               "x must have a row for each of experts, or for each slot");
+               "x must have a row for each of experts, or for each slot")
+      .Require(gated || args.activation.kind == MatmulActivation::Kind::kNone,
+               "experts have gated activations")
+      .Require(!gated || n == 2 * match["columns"],
+               "product must be twice as wide as out");
   for (const PackedMatrix& weight : args.weights) {
     match.Require(weight.dtype == kDTypeOf<T>, "weights must be as x")
-        .Require(weight.n == match["n"], "weights must be as wide as out")
+        .Require(weight.n == n, "weights must be as wide as their products")
         .Require(weight.k == match["k"], "weights must be as deep as x");
   }
   const auto count = static_cast<int64_t>(args.weights.size());
@@ -153,6 +165,18 @@ Status MultiplyGroup(const GroupedMatmul::Args& args,
   return OkStatus();
 }
 
+// Of products that a gated activation is applied to.
+template <typename T, CpuIsa kIsa>
+Status ActivateSlots(const GroupedMatmul::Args& args, Stream& stream) {
+  if (!args.activation.IsGated()) return OkStatus();
+  if (args.activation.kind == MatmulActivation::Kind::kSiluMul) {
+    return SiluMulCpu<T, kIsa>({.gate_up = args.product, .out = args.out},
+                               stream);
+  }
+  return GeluMulCpu<T, kIsa>({.gate_up = args.product, .out = args.out},
+                             stream);
+}
+
 // out = the weighted sum of `top` rows that lie `stride` apart.
 template <typename T>
 void CombineRow(const T* y, int64_t stride, const float* weights, int64_t top,
@@ -201,13 +225,15 @@ template <typename T, CpuIsa kIsa>
 Status GroupedMatmulCpu(const GroupedMatmul::Args& args, Stream& stream) {
   BATON_RETURN_IF_ERROR(CheckGroupedMatmul<T>(args));
   if (args.out.dim(0) == 0) return OkStatus();
+  GroupedMatmul::Args product = args;
+  if (args.activation.IsGated()) product.out = args.product;
   thread_local SlotsByExpert slots;
   slots.Sort(args.experts, static_cast<int64_t>(args.weights.size()));
   for (size_t e = 0; e < args.weights.size(); ++e) {
     BATON_RETURN_IF_ERROR(
-        (MultiplyGroup<T, kIsa>(args, args.weights[e], slots[e], stream)));
+        (MultiplyGroup<T, kIsa>(product, args.weights[e], slots[e], stream)));
   }
-  return OkStatus();
+  return ActivateSlots<T, kIsa>(args, stream);
 }
 
 template <typename T>

@@ -24,6 +24,7 @@ Context& Context::Of(Stream& stream) {
 Context::~Context() {
   for (void* block : workspace_.blocks) cudaFree(block);
   for (void* block : counters_.blocks) cudaFree(block);
+  for (void* block : plan_memory_.blocks) cudaFree(block);
   for (auto& [data, group] : grouped_) cudaFree(group.memory);
 }
 
@@ -47,6 +48,23 @@ StatusOr<void*> Context::Grown(Pool& pool, int64_t bytes) {
 
 StatusOr<void*> Context::Workspace(int64_t bytes) {
   return Grown(workspace_, bytes);
+}
+
+StatusOr<Context::KeptPlan> Context::Plan(const PlanKey& key, int64_t slots) {
+  if (const auto found = plans_.find(key); found != plans_.end()) {
+    return KeptPlan{.memory = found->second, .sort = GroupedSort::kDone};
+  }
+  const int64_t end = plan_bytes_ + GroupedPlanBytes(slots);
+  BATON_ASSIGN_OR_RETURN(void* const block, Grown(plan_memory_, end));
+  void* const memory = static_cast<std::byte*>(block) + plan_bytes_;
+  plan_bytes_ = end;
+  plans_.emplace(key, memory);
+  return KeptPlan{.memory = memory, .sort = GroupedSort::kNeeded};
+}
+
+void Context::ForgetPlans() {
+  plans_.clear();
+  plan_bytes_ = 0;
 }
 
 StatusOr<int32_t*> Context::Counters(int64_t count) {
@@ -79,7 +97,7 @@ StatusOr<const GroupedWeights*> Context::Grouped(
   }
   const size_t count = weights.size();
   const size_t map_bytes = count * sizeof(CUtensorMap);
-  std::vector<std::byte> arrays(map_bytes + count * sizeof(const void*));
+  std::vector<std::byte> arrays(2 * map_bytes + count * sizeof(const void*));
   KeptGroup group = {.weights = {.experts = static_cast<int64_t>(count),
                                  .n = weights[0].n,
                                  .k = weights[0].k,
@@ -89,8 +107,10 @@ StatusOr<const GroupedWeights*> Context::Grouped(
     BATON_ASSIGN_OR_RETURN(const SkinnyWeight* one, Skinny(weights[e]));
     std::memcpy(arrays.data() + e * sizeof(CUtensorMap), &one->map,
                 sizeof(CUtensorMap));
-    std::memcpy(arrays.data() + map_bytes + e * sizeof(const void*), &one->w,
-                sizeof(const void*));
+    std::memcpy(arrays.data() + map_bytes + e * sizeof(CUtensorMap),
+                &one->pairs, sizeof(CUtensorMap));
+    std::memcpy(arrays.data() + 2 * map_bytes + e * sizeof(const void*),
+                &one->w, sizeof(const void*));
     group.weights.plain |= one->plain;
   }
   constexpr std::string_view kWhat = "grouped_matmul: describe the experts";
@@ -98,7 +118,9 @@ StatusOr<const GroupedWeights*> Context::Grouped(
       CudaStatus(cudaMalloc(&group.memory, arrays.size()), kWhat));
   auto* to = static_cast<std::byte*>(group.memory);
   group.weights.maps = reinterpret_cast<const CUtensorMap*>(to);
-  group.weights.pointers = reinterpret_cast<const void* const*>(to + map_bytes);
+  group.weights.pairs = reinterpret_cast<const CUtensorMap*>(to + map_bytes);
+  group.weights.pointers =
+      reinterpret_cast<const void* const*>(to + 2 * map_bytes);
   const GroupedWeights& kept =
       grouped_.emplace(weights[0].data, group).first->second.weights;
   if (Status copied = CudaStatus(

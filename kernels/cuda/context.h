@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,6 +34,21 @@ class Context : public CudaAttachment {
   // Scratch memory for one kernel and its successor. A block that has become
   // too small is kept: recorded graphs use it.
   [[nodiscard]] StatusOr<void*> Workspace(int64_t bytes);
+  // Memory for how grouped products sort slots, kept until ForgetPlans: the
+  // same key finds it again, filled.
+  struct PlanKey {
+    const void* experts;
+    int64_t tokens;
+    RowKind kind;
+
+    auto operator<=>(const PlanKey&) const = default;
+  };
+  struct KeptPlan {
+    void* memory;
+    GroupedSort sort;
+  };
+  [[nodiscard]] StatusOr<KeptPlan> Plan(const PlanKey& key, int64_t slots);
+  void ForgetPlans();
   // `count` words that are zero; kernels leave them zero.
   [[nodiscard]] StatusOr<int32_t*> Counters(int64_t count);
   [[nodiscard]] StatusOr<const SkinnyWeight*> Skinny(
@@ -55,7 +71,9 @@ class Context : public CudaAttachment {
   };
   StatusOr<void*> Grown(Pool& pool, int64_t bytes);
 
-  Pool workspace_, counters_;
+  Pool workspace_, counters_, plan_memory_;
+  std::map<PlanKey, void*> plans_;
+  int64_t plan_bytes_ = 0;  // that have been given away
   std::map<std::tuple<const std::byte*, int64_t, int64_t>,
            std::unique_ptr<SkinnyWeight>>
       skinny_;

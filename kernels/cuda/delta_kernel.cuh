@@ -7,6 +7,9 @@
 //   S      = a S + k update^T
 // so that both sums over keys begin at once. Four warps go through tokens;
 // others prepare the next ones in shared memory, two chunks to and fro.
+//
+// Sequences and slots are read before the wait for earlier grids: they are of
+// earlier visits (delta_rule.h).
 #pragma once
 
 #include "kernels/cuda/barrier.cuh"
@@ -87,6 +90,24 @@ struct DeltaGate {
   float rate;
 };
 
+// Of the lane's keys.
+struct TokenSums {
+  float q_squares = 0, k_squares = 0, product = 0;
+};
+// Over the warp, as WarpSum adds: all three at once, since each step waits for
+// the one before it.
+__device__ __forceinline__ void AddUpToken(TokenSums& sums) {
+#pragma unroll
+  for (int width = kWarp / 2; width > 0; width /= 2) {
+    const float q = __shfl_xor_sync(kAllLanes, sums.q_squares, width);
+    const float k = __shfl_xor_sync(kAllLanes, sums.k_squares, width);
+    const float product = __shfl_xor_sync(kAllLanes, sums.product, width);
+    sums.q_squares = __fadd_rn(sums.q_squares, q);
+    sums.k_squares = __fadd_rn(sums.k_squares, k);
+    sums.product = __fadd_rn(sums.product, product);
+  }
+}
+
 __device__ __forceinline__ void PrepareToken(const RawToken& raw,
                                              const DeltaGate& gate,
                                              DeltaToken& to) {
@@ -95,18 +116,21 @@ __device__ __forceinline__ void PrepareToken(const RawToken& raw,
   UnpackFour(raw.q, q);
   UnpackFour(raw.k, k);
   UnpackFour(raw.decay, a);
-  float q_squares = 0, k_squares = 0, product = 0;
+  TokenSums sums;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    q_squares = __fmaf_rn(q[i], q[i], q_squares);
-    k_squares = __fmaf_rn(k[i], k[i], k_squares);
-    product = __fmaf_rn(q[i], k[i], product);
+    sums.q_squares = __fmaf_rn(q[i], q[i], sums.q_squares);
+    sums.k_squares = __fmaf_rn(k[i], k[i], sums.k_squares);
+    sums.product = __fmaf_rn(q[i], k[i], sums.product);
+  }
+  AddUpToken(sums);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
     a[i] = DecayOf(__fadd_rn(a[i], gate.bias[i]), gate.rate);
   }
   const float scale = 1.0f / sqrtf(static_cast<float>(kDeltaDim));
-  const float q_factor = __fmul_rn(InverseNorm(WarpSum(q_squares)), scale);
-  const float k_factor = InverseNorm(WarpSum(k_squares));
-  product = WarpSum(product);
+  const float q_factor = __fmul_rn(InverseNorm(sums.q_squares), scale);
+  const float k_factor = InverseNorm(sums.k_squares);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     q[i] = __fmul_rn(a[i], __fmul_rn(q[i], q_factor));
@@ -123,7 +147,7 @@ __device__ __forceinline__ void PrepareToken(const RawToken& raw,
   to.value[lane] = FromBf16(raw.value);
   if (lane == 0) {
     to.beta = SigmoidOf(FromBf16(raw.beta));
-    to.query_key = __fmul_rn(__fmul_rn(product, q_factor), k_factor);
+    to.query_key = __fmul_rn(__fmul_rn(sums.product, q_factor), k_factor);
   }
 }
 
@@ -137,15 +161,16 @@ __device__ __forceinline__ void PrepareTokens(const DeltaRuleArgs& args,
   constexpr int kThreads = (kDeltaWarps + kWarps) * kWarp;
   const int rows = place.sequence.rows;
   const int chunks = (rows + kDeltaChunk - 1) / kDeltaChunk;
+  AwaitPreviousGrids();
   RawToken raw = LoadToken(args, place, min(warp, rows - 1));
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int buffer = chunk % 2;
     if (chunk >= 2) BarrierSync(kDeltaUsed + buffer, kThreads);
-    for (int i = warp; i < kDeltaChunk; i += kWarps) {
-      const int token = chunk * kDeltaChunk + i;
-      if (token >= rows) break;
+    const int count = min(kDeltaChunk, rows - chunk * kDeltaChunk);
+    for (int i = warp; i < count; i += kWarps) {
       const RawToken now = raw;
-      raw = LoadToken(args, place, min(token + kWarps, rows - 1));
+      const int next = chunk * kDeltaChunk + i + kWarps;
+      raw = LoadToken(args, place, min(next, rows - 1));
       PrepareToken(now, gate, block.tokens[buffer][i]);
     }
     BarrierArrive(kDeltaFull + buffer, kThreads);
@@ -282,6 +307,7 @@ __device__ __forceinline__ void RunTokens(const DeltaRuleArgs& args,
   if (slot != nullptr) slot += place.head * kDeltaDim * kDeltaDim;
   DeltaState state = {};
   if (slot != nullptr) LoadState(slot, column, state);
+  AwaitPreviousGrids();
   auto* out = static_cast<uint16_t*>(args.out) +
               place.sequence.first_row * args.out_stride +
               place.head * kDeltaDim + place.column + own;
@@ -294,6 +320,7 @@ __device__ __forceinline__ void RunTokens(const DeltaRuleArgs& args,
     const DeltaToken* tokens = block.tokens[buffer];
     DeltaAhead ahead;
     ahead.Load(tokens[0]);
+#pragma unroll 2
     for (int i = 0; i < count; ++i) {
       const float y = DeltaStep(tokens[i], tokens[min(i + 1, count - 1)], own,
                                 ahead, state);
@@ -313,9 +340,11 @@ __global__ void __launch_bounds__((kDeltaWarps + kWarps) * kWarp, kBlocks)
   __shared__ DeltaShared block;
   constexpr int kBlocksOfHead = kDeltaDim / kDeltaColumns;
   AllowNextGrid();
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp,
+                               0);  // uniform
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   DeltaPlace place;
+  place.sequence = LoadSequence(args.sequences.rows + blockIdx.y);
   place.head = static_cast<int>(blockIdx.x) / kBlocksOfHead;
   place.column = static_cast<int>(blockIdx.x) % kBlocksOfHead * kDeltaColumns;
   DeltaGate gate;
@@ -324,9 +353,10 @@ __global__ void __launch_bounds__((kDeltaWarps + kWarps) * kWarp, kBlocks)
   for (int i = 0; i < 4; ++i) {
     gate.bias[i] = args.decay_bias[place.head * kDeltaDim + 4 * lane + i];
   }
-  AwaitPreviousGrids();
-  place.sequence = LoadSequence(args.sequences.rows + blockIdx.y);
-  if (place.sequence.rows <= 0) return;
+  if (place.sequence.rows <= 0) {
+    AwaitPreviousGrids();
+    return;
+  }
   if (warp < kDeltaWarps) {
     RunTokens<kWarps>(args, place, warp, block);
   } else {

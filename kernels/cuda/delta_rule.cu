@@ -42,7 +42,7 @@ cudaError_t DeltaRule(const DeltaRuleArgs& args, cudaStream_t stream) {
   if (args.rows <= args.sequences.count) {
     return LaunchRegisters<1, 3>(args, stream);
   }
-  return LaunchRegisters<4, 2>(args, stream);
+  return LaunchRegisters<8, 1>(args, stream);
 }
 
 }  // namespace baton::cuda

@@ -4,7 +4,9 @@
 // fp32 inside; each sum over keys is added up by one tree. A row's bits depend
 // on its sequence alone: the state that goes through a slot is the state that
 // stays in registers. Zero rows submit nothing. May be captured, and starts as
-// a programmatic dependent.
+// a programmatic dependent, before which it reads `sequences` and `states`: of
+// what writes these no kernel alone may be ahead in the stream. A copy, which
+// every visit begins with, or zeroing a slot lets none through.
 #pragma once
 
 #include <cuda_runtime_api.h>

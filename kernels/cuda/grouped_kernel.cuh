@@ -51,6 +51,30 @@ __global__ void __launch_bounds__(SkinnyTile<1, 1, kTokenTiles, 8>::kThreads,
 #endif
 }
 
+// Of one token, whose experts are all different ones: each slot is a part, and
+// x is where it was. Blocks: slots, then rows of W.
+__global__ void __launch_bounds__(SkinnyTile<1, 1, 1, 8>::kThreads,
+                                  SkinnyTile<1, 1, 1, 8>::kMinBlocks)
+    GroupedTokenKernel(const CUtensorMap* maps, const GroupedArgs args,
+                       int experts, const __grid_constant__ CUtensorMap x_map,
+                       const __grid_constant__ SkinnyWork work) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Tile = SkinnyTile<1, 1, 1, 8>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  EnterKernel();
+  const int slot = static_cast<int>(blockIdx.x);
+  const int expert = LoadInt(args.experts + slot);
+  if (expert < 0 || expert >= experts) return;
+  SkinnyBlock<Tile, 1, 8>(maps[expert], x_map, work,
+                          static_cast<int>(blockIdx.y),
+                          {.first = args.rows == 1 ? 0 : slot,
+                           .count = 1,
+                           .out_rows = nullptr,
+                           .first_out = slot},
+                          shared);
+#endif
+}
+
 // A warp an output, as SkinnyPlainKernel adds it up. Blocks: rows of W, slots.
 __global__ void __launch_bounds__(32 * kGroupedPlainWarps)
     GroupedPlainKernel(GroupedWeights weights, GroupedArgs args) {

@@ -19,35 +19,67 @@ int PartRows(int64_t tokens) {
   return tokens <= 16 ? 16 : 32;
 }
 
+// How a launch of blocks of `Tile` is laid out: two blocks fit on a
+// multiprocessor.
+template <typename Tile>
+struct GroupedLayout {
+  explicit GroupedLayout(const GroupedWeights& weights, const GroupedArgs& args,
+                         int64_t rows) {
+    constexpr int kSharedBytes = 227 * 1024;
+    const int one = SkinnySharedBytes(8, 1, Tile::kStageBytes);
+    const int stages = std::max((kSharedBytes / 2 - 1024) / one,
+                                static_cast<int>(Tile::kMinStages));
+    bytes = static_cast<size_t>(stages) * static_cast<size_t>(one);
+    work = {
+        .m = static_cast<int>(rows),
+        .n = static_cast<int>(weights.n),
+        .k = static_cast<int>(weights.k),
+        .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
+        .block_shift = 0,
+        .slots = stages,
+        .ahead = {},
+        .sink = {.out = args.out,
+                 .ldo = args.ldo,
+                 .out_type = args.out_type,
+                 .activation = args.activation,
+                 .xielu = {}}};
+    maps = IsGated(args.activation) ? weights.pairs : weights.maps;
+  }
+
+  SkinnyWork work;
+  const CUtensorMap* maps;
+  size_t bytes;  // of shared memory
+};
+
 template <int kTokenTiles>
-cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedPlan& plan,
-                        const void* sorted, int64_t slots, int64_t max_parts,
-                        const SkinnySink& sink, cudaStream_t stream) {
+cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
+                        const GroupedPlan& plan, const void* sorted,
+                        int64_t max_parts, cudaStream_t stream) {
   using Tile = SkinnyTile<1, 1, kTokenTiles, 8>;
-  constexpr int kSharedBytes = 227 * 1024;
-  const auto shared_of = [](int stages) {
-    return SkinnySharedBytes(8, stages, Tile::kStageBytes);
-  };
-  // Two blocks fit on a multiprocessor.
-  const int stages = std::max((kSharedBytes / 2 - 1024) / shared_of(1),
-                              static_cast<int>(Tile::kMinStages));
-  const SkinnyWork work = {
-      .m = static_cast<int>(slots),
-      .n = static_cast<int>(weights.n),
-      .k = static_cast<int>(weights.k),
-      .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
-      .block_shift = 0,
-      .slots = stages,
-      .sink = sink};
+  const int64_t slots = args.tokens * args.top;
+  const GroupedLayout<Tile> layout(weights, args, slots);
   CUtensorMap x_map;
   const cudaError_t error =
       EncodeMap(sorted, slots, weights.k, RowElements(weights.k), Tile::kTokens,
                 kSkinnyGroup, &x_map);
   if (error != cudaSuccess) return error;
   const dim3 grid(Blocks(max_parts), Blocks(CeilDiv(weights.n, Tile::kRows)));
-  return Launch(&GroupedKernel<kTokenTiles>, grid, Tile::kThreads,
-                static_cast<size_t>(shared_of(stages)), stream, weights.maps,
-                plan, x_map, work);
+  return Launch(&GroupedKernel<kTokenTiles>, grid, Tile::kThreads, layout.bytes,
+                stream, layout.maps, plan, x_map, layout.work);
+}
+
+cudaError_t LaunchToken(const GroupedWeights& weights, const GroupedArgs& args,
+                        cudaStream_t stream) {
+  using Tile = SkinnyTile<1, 1, 1, 8>;
+  const GroupedLayout<Tile> layout(weights, args, args.rows);
+  CUtensorMap x_map;
+  const cudaError_t error = EncodeMap(args.x, args.rows, weights.k, args.ldx,
+                                      Tile::kTokens, kSkinnyGroup, &x_map);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(Blocks(args.top), Blocks(CeilDiv(weights.n, Tile::kRows)));
+  return Launch(&GroupedTokenKernel, grid, Tile::kThreads, layout.bytes, stream,
+                layout.maps, args, static_cast<int>(weights.experts), x_map,
+                layout.work);
 }
 
 cudaError_t LaunchPlain(const GroupedWeights& weights, const GroupedArgs& args,
@@ -62,8 +94,7 @@ cudaError_t LaunchPlain(const GroupedWeights& weights, const GroupedArgs& args,
 }  // namespace
 
 int64_t GroupedScratchBytes(int64_t slots, int64_t k) {
-  return GroupedScratch::Bytes<uint16_t>(slots * RowElements(k)) +
-         GroupedScratch::PlanBytes(slots);
+  return GroupedScratch::Bytes<uint16_t>(slots * RowElements(k));
 }
 
 cudaError_t GroupedMatmul(const GroupedWeights& weights,
@@ -71,13 +102,14 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
   if (!FitTogether(weights, args)) return cudaErrorInvalidValue;
   const int64_t slots = args.tokens * args.top;
   if (slots == 0 || weights.n == 0) return cudaSuccess;
-  if (weights.plain || args.ldx % 8 != 0 || !IsAligned(args.x, 16)) {
-    return LaunchPlain(weights, args, stream);
+  if (weights.plain || !SuitsCopies(args.x, args.ldx)) {
+    return IsGated(args.activation) ? cudaErrorInvalidValue
+                                    : LaunchPlain(weights, args, stream);
   }
-  GroupedScratch scratch(args.scratch);
+  if (args.tokens == 1) return LaunchToken(weights, args, stream);
   const int64_t ld = RowElements(weights.k);
-  auto* sorted = scratch.Take<uint16_t>(slots * ld);
-  const GroupedPlan plan = scratch.TakePlan(slots);
+  auto* sorted = static_cast<uint16_t*>(args.scratch);
+  const GroupedPlan plan = GroupedScratch(args.plan).TakePlan(slots);
   const int part_rows = PartRows(args.tokens);
   cudaError_t error = SortSlots(args, weights.experts, part_rows, plan, stream);
   if (error != cudaSuccess) return error;
@@ -85,18 +117,13 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
                  stream, args, plan, sorted, weights.k, ld);
   if (error != cudaSuccess) return error;
   const int64_t parts = MaxParts(slots, weights.experts, part_rows);
-  const SkinnySink sink = {.out = args.out,
-                           .ldo = args.ldo,
-                           .out_type = args.out_type,
-                           .activation = SkinnyActivation::kNone,
-                           .xielu = {}};
   switch (part_rows) {
     case 8:
-      return LaunchParts<1>(weights, plan, sorted, slots, parts, sink, stream);
+      return LaunchParts<1>(weights, args, plan, sorted, parts, stream);
     case 16:
-      return LaunchParts<2>(weights, plan, sorted, slots, parts, sink, stream);
+      return LaunchParts<2>(weights, args, plan, sorted, parts, stream);
     default:
-      return LaunchParts<4>(weights, plan, sorted, slots, parts, sink, stream);
+      return LaunchParts<4>(weights, args, plan, sorted, parts, stream);
   }
 }
 

@@ -26,11 +26,15 @@ inline constexpr int64_t kMaxExperts = 1024;
 // The experts' matrices [n, k] as the kernels see them: arrays on the device.
 struct GroupedWeights {
   const CUtensorMap* maps;      // [experts]; unused by the plain kernel
+  const CUtensorMap* pairs;     // [experts]; of an even n (SkinnyWeight)
   const void* const* pointers;  // [experts], bf16, row stride ldw
   int64_t experts, n, k, ldw;
   int leaves;  // as SkinnyWeight's
   bool plain;
 };
+
+// kDone: the plan is as a call of the same recipe, experts and tokens left it.
+enum class GroupedSort : int { kNeeded, kDone };
 
 struct GroupedArgs {
   const void* x;           // bf16 [rows, k]
@@ -38,14 +42,25 @@ struct GroupedArgs {
   int64_t ldx;             // elements
   const int32_t* experts;  // [tokens, top], row stride ld_experts; device
   int64_t tokens, top, ld_experts;
-  void* out;  // [tokens * top, n]; must not alias x
+  void* out;  // [tokens * top, n], gated [tokens * top, n / 2]; not x
   int64_t ldo;
   SkinnyOut out_type;
-  void* scratch;  // of the recipe's size, 128-byte aligned
+  // Of GroupedPlanBytes, 128-byte aligned: how slots are sorted.
+  void* plan;
+  // Of GroupedScratchBytes, 128-byte aligned. Prompts need none.
+  void* scratch = nullptr;
+  // None, or a gated one: where TakesGates and SuitsCopies say so. Not of
+  // prompts.
+  SkinnyActivation activation = SkinnyActivation::kNone;
+  GroupedSort sort = GroupedSort::kNeeded;
 };
 
+[[nodiscard]] inline bool TakesGates(const GroupedWeights& weights) {
+  return !weights.plain && weights.n % 2 == 0;
+}
+
 [[nodiscard]] int64_t GroupedScratchBytes(int64_t slots, int64_t k);
-[[nodiscard]] int64_t GroupedPromptScratchBytes(int64_t slots);
+[[nodiscard]] int64_t GroupedPlanBytes(int64_t slots);
 
 // Whether there is a recipe of prompts for these: by their shape and the
 // device.
@@ -72,7 +87,7 @@ struct GroupedArgs {
   constexpr int64_t kMaxSlots = 1 << 24;
   return weights.experts > 0 && weights.experts <= kMaxExperts &&
          args.top > 0 && slots <= kMaxSlots && args.ldx >= weights.k &&
-         args.ldo >= weights.n &&
+         args.ldo >= (IsGated(args.activation) ? weights.n / 2 : weights.n) &&
          (args.rows == args.tokens || args.rows == slots);
 }
 

@@ -18,17 +18,13 @@ bool Suits(const GroupedWeights& weights, const GroupedArgs& args) {
 
 }  // namespace
 
-int64_t GroupedPromptScratchBytes(int64_t slots) {
-  return GroupedScratch::PlanBytes(slots);
-}
-
 cudaError_t GroupedPromptMatmul(const GroupedWeights& weights,
                                 const GroupedArgs& args, cudaStream_t stream) {
   using Tile = GroupedPromptTile;
   if (!Suits(weights, args)) return cudaErrorInvalidValue;
   const int64_t slots = args.tokens * args.top;
   if (slots == 0 || weights.n == 0) return cudaSuccess;
-  const GroupedPlan plan = GroupedScratch(args.scratch).TakePlan(slots);
+  const GroupedPlan plan = GroupedScratch(args.plan).TakePlan(slots);
   const cudaError_t error =
       SortSlots(args, weights.experts, Tile::kRows, plan, stream);
   if (error != cudaSuccess) return error;

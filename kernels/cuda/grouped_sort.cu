@@ -89,8 +89,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+int64_t GroupedPlanBytes(int64_t slots) {
+  return GroupedScratch::PlanBytes(slots);
+}
+
 cudaError_t SortSlots(const GroupedArgs& args, int64_t experts, int part_rows,
                       const GroupedPlan& plan, cudaStream_t stream) {
+  if (args.sort == GroupedSort::kDone) return cudaSuccess;
   return Launch(&SortSlotsKernel, dim3(1), kThreads, 0, stream, args, plan,
                 static_cast<int>(experts), part_rows);
 }

@@ -65,8 +65,9 @@ class GroupedScratch {
   char* next_;
 };
 
-// Fills the plan, parts having up to part_rows slots. The slots of an expert
-// come in an order that is not the same from run to run. One block.
+// Fills the plan, unless args say that it is: parts have up to part_rows slots.
+// The slots of an expert come in an order that is not the same from run to run.
+// One block.
 [[nodiscard]] cudaError_t SortSlots(const GroupedArgs& args, int64_t experts,
                                     int part_rows, const GroupedPlan& plan,
                                     cudaStream_t stream);

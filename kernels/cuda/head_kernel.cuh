@@ -9,8 +9,9 @@
 namespace baton::cuda {
 
 // Warps that share a block's rows and its columns; 16-row tiles and 16-column
-// tiles of each.
-template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles>
+// tiles of each. kStages are in flight but one.
+template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles,
+          int kStages_>
 struct HeadTile {
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kWarpColumns = 16 * kColumnTiles;
@@ -19,15 +20,15 @@ struct HeadTile {
   static constexpr int kThreads = kRowWarps * kColumnWarps * kWarp;
   static constexpr int kDepth = 64;
   static constexpr int kChunks = kDepth / 8;  // of 16 bytes, of a row
-  static constexpr int kStages = 4;
+  static constexpr int kStages = kStages_;
 };
 
 // Chunk c of row r lies at c ^ (r % 8): eight rows of one chunk are in
 // different banks.
 template <typename Tile>
-struct HeadShared {
-  uint4 x[Tile::kStages][Tile::kRows][Tile::kChunks];
-  uint4 w[Tile::kStages][Tile::kColumns][Tile::kChunks];
+struct HeadStage {
+  uint4 x[Tile::kRows][Tile::kChunks];
+  uint4 w[Tile::kColumns][Tile::kChunks];
 };
 
 // Rows of a matrix from `first` on, as one block sees them.
@@ -106,15 +107,18 @@ __device__ __forceinline__ void StoreProducts(
   }
 }
 
-// Blocks: columns, heads, rows.
-template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles>
-__global__ void __launch_bounds__(
-    HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles>::kThreads)
+// Blocks: columns, heads, rows. There is memory for kStages stages, or for all
+// steps along k where these are fewer.
+template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles,
+          int kStages>
+__global__ void __launch_bounds__(HeadTile<kRowWarps, kColumnWarps, kRowTiles,
+                                           kColumnTiles, kStages>::kThreads)
     HeadKernel(HeadWeights weights, HeadMatmulArgs args) {
-  using Tile = HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles>;
+  using Tile =
+      HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles, kStages>;
   constexpr int kThreads = Tile::kThreads;
   extern __shared__ __align__(1024) char shared[];
-  auto& block = *reinterpret_cast<HeadShared<Tile>*>(shared);
+  auto* stages = reinterpret_cast<HeadStage<Tile>*>(shared);
   AllowNextGrid();
   const int64_t head = blockIdx.y;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * Tile::kColumns;
@@ -127,14 +131,14 @@ __global__ void __launch_bounds__(
                          args.ldx, args.rows - row};
   const auto steps =
       static_cast<int>((weights.k + Tile::kDepth - 1) / Tile::kDepth);
-  for (int s = 0; s < min(Tile::kStages - 1, steps); ++s) {
-    CopyOperand<Tile::kColumns, kThreads>(w, s, weights.k, block.w[s]);
+  for (int s = 0; s < min(kStages - 1, steps); ++s) {
+    CopyOperand<Tile::kColumns, kThreads>(w, s, weights.k, stages[s].w);
   }
   AwaitPreviousGrids();
 #pragma unroll
-  for (int s = 0; s < Tile::kStages - 1; ++s) {
+  for (int s = 0; s < kStages - 1; ++s) {
     if (s < steps) {
-      CopyOperand<Tile::kRows, kThreads>(x, s, weights.k, block.x[s]);
+      CopyOperand<Tile::kRows, kThreads>(x, s, weights.k, stages[s].x);
     }
     CommitCopies();
   }
@@ -144,17 +148,17 @@ __global__ void __launch_bounds__(
   const int warp_column = warp % kColumnWarps * Tile::kWarpColumns;
   float sums[kRowTiles][2 * kColumnTiles][4] = {};
   for (int s = 0; s < steps; ++s) {
-    AwaitGroups<Tile::kStages - 2>();
+    AwaitGroups<kStages - 2>();
     __syncthreads();
-    const int next = s + Tile::kStages - 1;
+    const int next = s + kStages - 1;
     if (next < steps) {
-      const int to = next % Tile::kStages;
-      CopyOperand<Tile::kColumns, kThreads>(w, next, weights.k, block.w[to]);
-      CopyOperand<Tile::kRows, kThreads>(x, next, weights.k, block.x[to]);
+      HeadStage<Tile>& to = stages[next % kStages];
+      CopyOperand<Tile::kColumns, kThreads>(w, next, weights.k, to.w);
+      CopyOperand<Tile::kRows, kThreads>(x, next, weights.k, to.x);
     }
     CommitCopies();
-    MultiplyStage(&block.x[s % Tile::kStages][warp_row],
-                  &block.w[s % Tile::kStages][warp_column], sums);
+    const HeadStage<Tile>& stage = stages[s % kStages];
+    MultiplyStage(&stage.x[warp_row], &stage.w[warp_column], sums);
   }
 
   StoreProducts(weights, args, head, row + warp_row, column + warp_column,

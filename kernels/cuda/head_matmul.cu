@@ -9,16 +9,21 @@ namespace {
 
 constexpr int64_t kMaxGrid = 65535;
 
-template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles>
+template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles,
+          int kStages>
 cudaError_t LaunchTiles(const HeadWeights& weights, const HeadMatmulArgs& args,
                         cudaStream_t stream) {
-  using Tile = HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles>;
+  using Tile =
+      HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles, kStages>;
+  const int64_t stages =
+      std::clamp<int64_t>(CeilDiv(weights.k, Tile::kDepth), 1, kStages);
   const dim3 grid(Blocks(CeilDiv(weights.n, Tile::kColumns)),
                   Blocks(weights.heads),
                   Blocks(CeilDiv(args.rows, Tile::kRows)));
-  return Launch(&HeadKernel<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles>,
-                grid, Tile::kThreads, sizeof(HeadShared<Tile>), stream, weights,
-                args);
+  return Launch(
+      &HeadKernel<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles, kStages>,
+      grid, Tile::kThreads, stages * sizeof(HeadStage<Tile>), stream, weights,
+      args);
 }
 
 bool SuitsTensorCores(const HeadWeights& weights, const HeadMatmulArgs& args) {
@@ -43,10 +48,11 @@ cudaError_t HeadMatmul(const HeadWeights& weights, const HeadMatmulArgs& args,
     return Launch(&HeadPlainKernel, grid, kHeadPlainThreads, 0, stream, weights,
                   args);
   }
-  // Few rows: what is read is W, so that small blocks share it out.
-  if (args.rows <= 16) return LaunchTiles<1, 2, 1, 1>(weights, args, stream);
-  if (args.rows <= 64) return LaunchTiles<2, 2, 2, 1>(weights, args, stream);
-  return LaunchTiles<4, 1, 2, 4>(weights, args, stream);
+  // Few rows: what is read is W, so that small blocks share it out, and have
+  // all of a k of 512 under way before they wait for x.
+  if (args.rows <= 16) return LaunchTiles<1, 2, 1, 1, 9>(weights, args, stream);
+  if (args.rows <= 64) return LaunchTiles<2, 2, 2, 1, 4>(weights, args, stream);
+  return LaunchTiles<4, 1, 2, 4, 4>(weights, args, stream);
 }
 
 }  // namespace baton::cuda

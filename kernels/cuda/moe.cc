@@ -36,14 +36,16 @@ RouteArgs RouteOf(ConstView logits, View experts, View weights) {
           .top = experts.dim(1)};
 }
 
-// Of some tokens; the scratch is missing.
+// Of some tokens; plan and scratch are missing. Products go where a gated
+// activation finds them.
 GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
   const int64_t top = args.experts.dim(1);
   const int64_t token_rows = args.x.dim(0) / args.experts.dim(0);
   const int64_t end = run.first + run.rows;
   const ConstView x = args.x.Rows(run.first * token_rows, end * token_rows);
   const ConstView experts = args.experts.Rows(run.first, end);
-  const View out = args.out.Rows(run.first * top, end * top);
+  const View out = (args.activation.IsGated() ? args.product : args.out)
+                       .Rows(run.first * top, end * top);
   return {.x = x.data(),
           .rows = x.dim(0),
           .ldx = x.row_stride(),
@@ -55,36 +57,72 @@ GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
           .ldo = out.row_stride(),
           .out_type =
               out.dtype() == DType::kF32 ? SkinnyOut::kF32 : SkinnyOut::kBf16,
-          .scratch = nullptr};
+          .plan = nullptr};
+}
+
+// Where the slots of `part` are sorted, or have been.
+Status FindPlan(RowKind kind, Context& context, GroupedArgs& part) {
+  BATON_ASSIGN_OR_RETURN(
+      const Context::KeptPlan plan,
+      context.Plan(
+          {.experts = part.experts, .tokens = part.tokens, .kind = kind},
+          part.tokens * part.top));
+  part.plan = plan.memory;
+  part.sort = plan.sort;
+  return OkStatus();
+}
+
+// Slots of `run` in args.out, of products in args.product.
+Status Activate(const GroupedMatmul::Args& args, const RowRun& run,
+                Stream& stream) {
+  if (!args.activation.IsGated()) return OkStatus();
+  const int64_t first = run.first * args.experts.dim(1);
+  const int64_t end = first + run.rows * args.experts.dim(1);
+  const View product = args.product.Rows(first, end);
+  const View out = args.out.Rows(first, end);
+  return args.activation.kind == MatmulActivation::Kind::kSiluMul
+             ? SiluMulCuda({.gate_up = product, .out = out}, stream)
+             : GeluMulCuda({.gate_up = product, .out = out}, stream);
 }
 
 // A thousand tokens at a time, so that the scratch, which takes their rows of
 // x, does not grow with a prompt that has no recipe of its own.
 Status Generated(const GroupedMatmul::Args& args, const RowRun& run,
-                 const GroupedWeights& weights, Context& context) {
+                 const GroupedWeights& weights, Stream& stream) {
   constexpr int64_t kMostTokens = 1024;
+  Context& context = Context::Of(stream);
+  const bool fused = args.activation.IsGated() && TakesGates(weights) &&
+                     SuitsCopies(args.x.data(), args.x.row_stride());
+  GroupedMatmul::Args to = args;
+  if (fused) to.product = args.out;  // no room is needed
   for (int64_t i = 0; i < run.rows; i += kMostTokens) {
     GroupedArgs part =
-        ArgsOf(args, {.kind = run.kind,
-                      .first = run.first + i,
-                      .rows = std::min(kMostTokens, run.rows - i)});
+        ArgsOf(to, {.kind = run.kind,
+                    .first = run.first + i,
+                    .rows = std::min(kMostTokens, run.rows - i)});
+    if (fused) {
+      part.activation = args.activation.kind == MatmulActivation::Kind::kSiluMul
+                            ? SkinnyActivation::kSiluMul
+                            : SkinnyActivation::kGeluMul;
+    }
+    BATON_RETURN_IF_ERROR(FindPlan(RowKind::kGenerated, context, part));
     BATON_ASSIGN_OR_RETURN(part.scratch,
                            context.Workspace(GroupedScratchBytes(
                                part.tokens * part.top, weights.k)));
     BATON_RETURN_IF_ERROR(CudaStatus(
         GroupedMatmul(weights, part, context.stream()), "grouped_matmul"));
   }
-  return OkStatus();
+  return fused ? OkStatus() : Activate(args, run, stream);
 }
 
 Status Prompt(const GroupedMatmul::Args& args, const RowRun& run,
-              const GroupedWeights& weights, Context& context) {
+              const GroupedWeights& weights, Stream& stream) {
+  Context& context = Context::Of(stream);
   GroupedArgs part = ArgsOf(args, run);
-  BATON_ASSIGN_OR_RETURN(
-      part.scratch,
-      context.Workspace(GroupedPromptScratchBytes(part.tokens * part.top)));
-  return CudaStatus(GroupedPromptMatmul(weights, part, context.stream()),
-                    "grouped_matmul");
+  BATON_RETURN_IF_ERROR(FindPlan(RowKind::kPrompt, context, part));
+  BATON_RETURN_IF_ERROR(CudaStatus(
+      GroupedPromptMatmul(weights, part, context.stream()), "grouped_matmul"));
+  return Activate(args, run, stream);
 }
 
 }  // namespace
@@ -119,10 +157,17 @@ Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {
   ShapeMatch match("grouped_matmul");
   match.Match("x", args.x, {"rows", "k"})
       .Match("experts", args.experts, {"tokens", "top"})
-      .Match("out", args.out, {"slots", "n"})
+      .Match("out", args.out, {"slots", "columns"})
       .IsType("x", args.x, DType::kBF16)
       .IsType("experts", args.experts, DType::kI32);
+  const bool gated = args.activation.IsGated();
+  if (gated) {
+    match.Match("product", args.product, {"slots", "n"})
+        .IsType("product", args.product, DType::kBF16)
+        .IsType("out", args.out, DType::kBF16);
+  }
   BATON_RETURN_IF_ERROR(match.status());
+  const int64_t n = gated ? match["n"] : match["columns"];
   const int64_t tokens = match["tokens"];
   const int64_t slots = match["slots"];
   match.Require(slots == tokens * match["top"], "out must have a row a slot")
@@ -130,10 +175,13 @@ Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {
           args.out.dtype() == DType::kBF16 || args.out.dtype() == DType::kF32,
           "out must be bf16 or f32")
       .Require(match["rows"] == tokens || match["rows"] == slots,
-               "x must have a row for each of experts, or for each slot");
+               "x must have a row for each of experts, or for each slot")
+      .Require(gated || args.activation.kind == MatmulActivation::Kind::kNone,
+               "experts have gated activations")
+      .Require(!gated || n == 2 * match["columns"], "product has 2 x out");
   for (const PackedMatrix& weight : args.weights) {
     match.Require(weight.dtype == DType::kBF16, "weights must be as x")
-        .Require(weight.n == match["n"], "weights must be as wide as out")
+        .Require(weight.n == n, "weights must be as wide as their products")
         .Require(weight.k == match["k"], "weights must be as deep as x");
   }
   BATON_RETURN_IF_ERROR(match.status());
@@ -141,13 +189,14 @@ Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {
   Context& context = Context::Of(stream);
   BATON_ASSIGN_OR_RETURN(const GroupedWeights* weights,
                          context.Grouped(args.weights));
+  if (args.order == SlotOrder::kNew) context.ForgetPlans();
   if (args.runs.empty()) {
-    return Generated(args, {RowKind::kGenerated, 0, tokens}, *weights, context);
+    return Generated(args, {RowKind::kGenerated, 0, tokens}, *weights, stream);
   }
   for (const RowRun& run : args.runs) {
     BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt && TakesPrompts(*weights)
-                              ? Prompt(args, run, *weights, context)
-                              : Generated(args, run, *weights, context));
+                              ? Prompt(args, run, *weights, stream)
+                              : Generated(args, run, *weights, stream));
   }
   return OkStatus();
 }

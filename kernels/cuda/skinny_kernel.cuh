@@ -99,10 +99,12 @@ __device__ __forceinline__ float SumOfBlocks(uint32_t at, int stride,
 struct SkinnyTokens {
   int first = 0;
   int count = 0;
-  const int32_t* out_rows = nullptr;  // of all rows of x; null: as they are
+  const int32_t* out_rows = nullptr;  // of all rows of x; null: in order
+  int first_out = 0;                  // then
 
   __device__ __forceinline__ int64_t OutRow(int token) const {
-    return out_rows == nullptr ? token : __ldcg(out_rows + first + token);
+    return out_rows == nullptr ? first_out + token
+                               : __ldcg(out_rows + first + token);
   }
 };
 

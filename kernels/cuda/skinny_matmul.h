@@ -55,12 +55,6 @@ struct SkinnyWeight {
 
 enum class SkinnyOut : int { kBf16, kF32 };
 
-// Whether the copy engine can bring rows of x; if not, the plain kernel takes
-// them.
-[[nodiscard]] inline bool SuitsCopies(const void* x, int64_t ldx) {
-  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && ldx % 8 == 0;
-}
-
 // Applied to y rounded to bf16, as a kernel behind this one would; bf16 out.
 enum class SkinnyActivation : int {
   kNone,

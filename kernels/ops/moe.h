@@ -11,6 +11,7 @@
 // t. Rows of x may each serve all slots of a row, or one slot.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -49,6 +50,11 @@ struct RouteGrouped {
   };
 };
 
+// kAsBefore: `experts` and the runs are those of the GroupedMatmul before this
+// one in the stream, and nothing has changed them since. A kernel may have kept
+// how it sorted the slots.
+enum class SlotOrder : uint8_t { kNew, kAsBefore };
+
 // out[slot] = x[row of the slot] W^T, W of the slot's expert.
 struct GroupedMatmul {
   static constexpr std::string_view kName = "grouped_matmul";
@@ -56,9 +62,16 @@ struct GroupedMatmul {
     ConstView x;        // [tokens or tokens * top, k], dtype of the weights
     ConstView experts;  // [tokens, top] i32
     std::span<const PackedMatrix> weights;  // [n, k] of each expert
-    View out;  // [tokens * top, n], dtype of x or f32; must not alias x
+    // [tokens * top, n], dtype of x or f32; must not alias x. Of a gated
+    // activation [tokens * top, n / 2], dtype of x.
+    View out;
     // Kinds of the tokens, covering all in order; none: all are generated.
     std::span<const RowRun> runs = {};
+    MatmulActivation activation = {};  // none, or a gated one
+    // [tokens * top, n] as out: room for what a gated activation is applied to,
+    // where a kernel has none of its own.
+    View product = {};
+    SlotOrder order = SlotOrder::kNew;
   };
 };
 

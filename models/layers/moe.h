@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/ops/activation.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
 #include "models/layers/linear.h"
 #include "models/layers/weights.h"
@@ -125,7 +125,6 @@ class GatedSiluExperts {
                    const ExpertNames& names)
       : shape_(shape),
         matmul_(w.Kernel<GroupedMatmul>()),
-        silu_mul_(w.Kernel<SiluMul>()),
         combine_(w.Kernel<CombineExperts>()) {
     const int64_t hidden = shape.hidden;
     const int64_t ffn = shape.ffn;
@@ -159,13 +158,14 @@ class GatedSiluExperts {
     const Scratch inner = step.NewScratch(slots, ffn);
     {
       const Scratch gate_up = step.NewScratch(slots, 2 * ffn);
-      step.Run<GroupedMatmul>(matmul_, {.x = x,
-                                        .experts = experts,
-                                        .weights = gate_up_.matrices,
-                                        .out = gate_up.view(),
-                                        .runs = step.batch().runs});
-      step.Run<SiluMul>(silu_mul_,
-                        {.gate_up = gate_up.view(), .out = inner.view()});
+      step.Run<GroupedMatmul>(
+          matmul_, {.x = x,
+                    .experts = experts,
+                    .weights = gate_up_.matrices,
+                    .out = inner.view(),
+                    .runs = step.batch().runs,
+                    .activation = {.kind = MatmulActivation::Kind::kSiluMul},
+                    .product = gate_up.view()});
     }
     Scratch partial = step.NewScratch(
         ffn < shape_.ffn ? DType::kF32 : step.dtype(), slots, shape_.hidden);
@@ -173,7 +173,8 @@ class GatedSiluExperts {
                                       .experts = experts,
                                       .weights = down_.matrices,
                                       .out = partial.view(),
-                                      .runs = step.batch().runs});
+                                      .runs = step.batch().runs,
+                                      .order = SlotOrder::kAsBefore});
     const Scratch down = step.Reduced(std::move(partial), step.tp());
     Scratch sum = step.NewScratch(rows, shape_.hidden);
     step.Run<CombineExperts>(combine_, {.y = down.view(),
@@ -196,7 +197,6 @@ class GatedSiluExperts {
   PackedMatrices gate_up_;  // [2 * ffn, hidden]: gate, then up
   PackedMatrices down_;     // [hidden, ffn]
   KernelFn<GroupedMatmul> matmul_;
-  KernelFn<SiluMul> silu_mul_;
   KernelFn<CombineExperts> combine_;
 };
 

@@ -58,6 +58,11 @@ void CheckFew() {
   CheckRouteGroupedCase({9, 40, 4, 4, 2});
   CheckCombineCase(3, 2, 100, 4);
   CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false});
+  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false},
+                         baton::cuda::SkinnyActivation::kSiluMul);
+  CheckGroupedCase<Bf16>({8, 1, 5, 100, 328, true},
+                         baton::cuda::SkinnyActivation::kSiluMul);
+  CheckGroupedCase<Bf16>({8, 1, 5, 100, 328, false});
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});

@@ -192,15 +192,17 @@ class ExpertsOnDevice {
   // At `w`, row stride ld.
   ExpertsOnDevice(const Bf16* w, int64_t experts, int64_t n, int64_t k,
                   int64_t ld)
-      : skinny_(experts), maps_(experts), pointers_(experts) {
-    std::vector<CUtensorMap> maps;
+      : skinny_(experts), maps_(experts), pairs_(experts), pointers_(experts) {
+    std::vector<CUtensorMap> maps, pairs;
     std::vector<const void*> pointers;
     for (int64_t e = 0; e < experts; ++e) {
       CUDA_OK(cuda::MakeSkinnyWeight(w + e * n * ld, n, k, ld, &skinny_[e]));
       maps.push_back(skinny_[e].map);
+      pairs.push_back(skinny_[e].pairs);
       pointers.push_back(skinny_[e].w);
     }
     maps_.Upload(maps);
+    pairs_.Upload(pairs);
     pointers_.Upload(pointers);
   }
 
@@ -209,6 +211,7 @@ class ExpertsOnDevice {
   }
   [[nodiscard]] cuda::GroupedWeights weights() const {
     return {.maps = maps_.data(),
+            .pairs = pairs_.data(),
             .pointers = pointers_.data(),
             .experts = static_cast<int64_t>(skinny_.size()),
             .n = skinny_[0].n,
@@ -220,7 +223,7 @@ class ExpertsOnDevice {
 
  private:
   std::vector<cuda::SkinnyWeight> skinny_;
-  Device<CUtensorMap> maps_;
+  Device<CUtensorMap> maps_, pairs_;
   Device<const void*> pointers_;
 };
 
@@ -262,7 +265,8 @@ constexpr cuda::SkinnyOut kOutOf = sizeof(T) == 4 ? cuda::SkinnyOut::kF32
 
 // Every slot's row has the bits of the same row alone through SkinnyMatmul.
 template <typename T>
-void CheckGroupedCase(const GroupedCase& c) {
+void CheckGroupedCase(const GroupedCase& c, cuda::SkinnyActivation activation =
+                                                cuda::SkinnyActivation::kNone) {
   const int64_t slots = c.slots();
   const int64_t ld = c.ld();
   const int64_t ldo = c.n + 5;
@@ -271,14 +275,19 @@ void CheckGroupedCase(const GroupedCase& c) {
   const ExpertsOnDevice weights(w.data(), c.experts, c.n, c.k, ld);
   const std::vector<int32_t> experts = ChooseExperts(c);
   const Device<int32_t> dexperts(experts);
-  const Device<T> out(slots * ldo);
+  Device<T> out(slots * ldo);
+  const Device<char> plan(cuda::GroupedPlanBytes(slots));
   const Device<char> scratch(cuda::GroupedScratchBytes(slots, c.k));
-  CUDA_OK(cuda::GroupedMatmul(
-      weights.weights(),
-      {x.data(), c.rows(), ld, dexperts.data(), c.tokens, c.top, c.top,
-       out.data(), ldo, kOutOf<T>, scratch.data()},
-      nullptr));
+  cuda::GroupedArgs args = {x.data(),  c.rows(),  ld,          dexperts.data(),
+                            c.tokens,  c.top,     c.top,       out.data(),
+                            ldo,       kOutOf<T>, plan.data(), scratch.data(),
+                            activation};
+  CUDA_OK(cuda::GroupedMatmul(weights.weights(), args, nullptr));
   const std::vector<T> got = out.Download();
+  out.Poison();
+  args.sort = cuda::GroupedSort::kDone;
+  CUDA_OK(cuda::GroupedMatmul(weights.weights(), args, nullptr));
+  const bool again = SameBits(out.Download(), 0, got, 0, slots * ldo);
   const Device<T> want(slots * ldo);
   for (int64_t slot = 0; slot < slots; ++slot) {
     if (experts[slot] < 0) continue;
@@ -289,13 +298,18 @@ void CheckGroupedCase(const GroupedCase& c) {
          .ldx = ld,
          .out = want.data() + slot * ldo,
          .ldo = ldo,
-         .out_type = kOutOf<T>},
+         .out_type = kOutOf<T>,
+         .activation = activation},
         nullptr));
   }
-  const std::string what =
-      NameOf(sizeof(T) == 4 ? "grouped f32" : "grouped", c);
+  const std::string what = NameOf(sizeof(T) == 4        ? "grouped f32"
+                                  : IsGated(activation) ? "grouped gated"
+                                                        : "grouped",
+                                  c);
   Expect(SameBits(got, 0, want.Download(), 0, slots * ldo), what);
-  Expect(out.GuardsHold() && scratch.GuardsHold(), what + " guards");
+  Expect(again, what + " by the plan before");
+  Expect(out.GuardsHold() && plan.GuardsHold() && scratch.GuardsHold(),
+         what + " guards");
 }
 
 inline void CheckExperts() {
@@ -324,6 +338,10 @@ inline void CheckExperts() {
       CheckGroupedCase<float>({8, tokens, 2, 200, 328, row_a_slot});
       CheckGroupedCase<Bf16>({40, tokens, 8, 64, 512, row_a_slot});
       CheckGroupedCase<Bf16>({3, tokens, 1, 17, 72, row_a_slot});
+      CheckGroupedCase<Bf16>({8, tokens, 2, 200, 328, row_a_slot},
+                             cuda::SkinnyActivation::kSiluMul);
+      CheckGroupedCase<Bf16>({40, tokens, 8, 64, 512, row_a_slot},
+                             cuda::SkinnyActivation::kGeluMul);
       // The plain kernel.
       CheckGroupedCase<Bf16>({4, tokens, 3, 50, 77, row_a_slot});
       CheckGroupedCase<float>({4, tokens, 3, 50, 77, row_a_slot});

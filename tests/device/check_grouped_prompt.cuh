@@ -106,14 +106,14 @@ class GroupedPromptCheck {
     const Device<Bf16> dx(x);
     const Device<int32_t> dexperts(experts);
     const Device<T> out(slots * ldo_);
-    const Device<char> scratch(cuda::GroupedPromptScratchBytes(slots));
+    const Device<char> plan(cuda::GroupedPlanBytes(slots));
     CUDA_OK(cuda::GroupedPromptMatmul(
         weights_.weights(),
         {dx.data(), count * token_rows, c_.ld(), dexperts.data(), count, c_.top,
-         c_.top, out.data(), ldo_, kOutOf<T>, scratch.data()},
+         c_.top, out.data(), ldo_, kOutOf<T>, plan.data()},
         nullptr));
     const std::vector<T> got = out.Download();
-    Expect(out.GuardsHold() && scratch.GuardsHold(), name_ + " guards");
+    Expect(out.GuardsHold() && plan.GuardsHold(), name_ + " guards");
     return got;
   }
 
@@ -183,18 +183,10 @@ inline void CheckGroupedPromptRefusals() {
   const Device<Bf16> w(RandomBf16(int64_t{2} * 24 * 64, 1));
   const Device<int32_t> experts(std::vector<int32_t>{0, 1});
   const Device<Bf16> x(2 * 64), out(2 * 24);
-  const Device<char> scratch(cuda::GroupedPromptScratchBytes(2));
-  const cuda::GroupedArgs args = {x.data(),
-                                  2,
-                                  64,
-                                  experts.data(),
-                                  2,
-                                  1,
-                                  1,
-                                  out.data(),
-                                  24,
-                                  cuda::SkinnyOut::kBf16,
-                                  scratch.data()};
+  const Device<char> plan(cuda::GroupedPlanBytes(2));
+  const cuda::GroupedArgs args = {
+      x.data(), 2,          64, experts.data(),         2,          1,
+      1,        out.data(), 24, cuda::SkinnyOut::kBf16, plan.data()};
   const auto refuses = [&](const cuda::GroupedWeights& weights,
                            const cuda::GroupedArgs& wrong) {
     return cuda::GroupedPromptMatmul(weights, wrong, nullptr) ==

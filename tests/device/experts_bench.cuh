@@ -60,12 +60,12 @@ struct ExpertsMemory {
       : w(2 * m.experts * m.ffn * m.hidden),
         x(tokens * std::max(m.hidden, m.top * m.ffn)),
         out(tokens * m.top * std::max(m.hidden, 2 * m.ffn)),
-        scratch(cuda::GroupedPromptScratchBytes(tokens * m.top)) {
+        plan(cuda::GroupedPlanBytes(tokens * m.top)) {
     Randomize(w.data(), w.count() * 2);
     Randomize(x.data(), x.count() * 2);
   }
   Device<Bf16> w, x, out;
-  Device<char> scratch;
+  Device<char> plan;
 };
 
 // Random experts, distinct of a token.
@@ -98,12 +98,12 @@ inline void BenchProduct(const char* name, const ExpertsMemory& memory,
                                   memory.out.data(),
                                   c.n,
                                   cuda::SkinnyOut::kBf16,
-                                  memory.scratch.data()};
+                                  memory.plan.data()};
   const double us = TimeEach(4, [&](int, cudaStream_t stream) {
     CUDA_OK(cuda::GroupedPromptMatmul(weights.weights(), args, stream));
   });
   const cuda::GroupedPlan plan =
-      cuda::GroupedScratch(memory.scratch.data()).TakePlan(c.slots());
+      cuda::GroupedScratch(memory.plan.data()).TakePlan(c.slots());
   const double sort_us = TimeEach(4, [&](int, cudaStream_t stream) {
     CUDA_OK(cuda::SortSlots(args, c.experts, 128, plan, stream));
   });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ops/moe.h"
 
+#include "kernels/ops/activation.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace baton {
@@ -239,6 +240,39 @@ TEST_P(GroupedMatmulTest, ReadsRowsThatLieApart) {
   const Experts experts(machine(), DType::kBF16, 2, 70, 64);
   const Tensor wide = Random(DType::kBF16, {3, 200}, 2);
   ExpectEachRow(wide.view().Columns(33, 97), chosen.view(), experts);
+}
+
+// As Matmul has it: the op of the activation behind the product.
+TEST_P(GroupedMatmulTest, GatesItsProducts) {
+  const Tensor chosen = Chosen({3, 2}, {0, 1, 1, 2, 0, 2});
+  for (const DType dtype : kFloatTypes) {
+    const Experts experts(machine(), dtype, 3, 70, 45);
+    const Tensor x = Random(dtype, {3, 45}, 2);
+    const Tensor product =
+        Multiply(machine(), x.view(), chosen.view(), experts);
+    const Tensor want = Poisoned(dtype, {6, 35});
+    ASSERT_TRUE(machine()
+                    .Run<SiluMul>(
+                        dtype, {.gate_up = product.view(), .out = want.view()})
+                    .ok());
+    const Tensor room = Poisoned(dtype, {6, 70});
+    const Tensor out = Poisoned(dtype, {6, 35});
+    GroupedMatmul::Args args = {
+        .x = x.view(),
+        .experts = chosen.view(),
+        .weights = experts.matrices,
+        .out = out.view(),
+        .activation = {.kind = MatmulActivation::Kind::kSiluMul},
+        .product = room.view()};
+    ASSERT_TRUE(machine().Run<GroupedMatmul>(dtype, args).ok());
+    EXPECT_TRUE(SameBits(out.view(), want.view())) << Name(dtype);
+    args.product = {};
+    EXPECT_EQ(machine().Run<GroupedMatmul>(dtype, args).code(),
+              StatusCode::kInvalidArgument);
+    args.activation.kind = MatmulActivation::Kind::kRelu2;
+    EXPECT_EQ(machine().Run<GroupedMatmul>(dtype, args).code(),
+              StatusCode::kInvalidArgument);
+  }
 }
 
 TEST_P(GroupedMatmulTest, TakesZeroRows) {
