@@ -37,7 +37,6 @@ struct GroupedLayout {
         .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
         .block_shift = 0,
         .slots = stages,
-        .ahead = {},
         .sink = {.out = args.out,
                  .ldo = args.ldo,
                  .out_type = args.out_type,
