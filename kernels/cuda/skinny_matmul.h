@@ -92,11 +92,14 @@ struct SkinnyArgs {
   SkinnyTuning tuning = {};
 };
 
-// Whether the weight and rows of x (see SkinnyArgs) suit the copy engine.
+// Whether rows of x (see SkinnyArgs) suit the copy engine.
+[[nodiscard]] inline bool SuitsCopies(const void* x, int64_t ldx) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && ldx % 8 == 0;
+}
+// Whether the weight does, too.
 [[nodiscard]] inline bool SuitsCopies(const SkinnyWeight& weight, const void* x,
                                       int64_t ldx) {
-  return !weight.plain && reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
-         ldx % 8 == 0;
+  return !weight.plain && SuitsCopies(x, ldx);
 }
 // Whether a gated activation may be asked for, too.
 [[nodiscard]] inline bool TakesGates(const SkinnyWeight& weight, const void* x,
