@@ -38,10 +38,8 @@ class KimiMixture {
 
   Output<Sum::kComplete> operator()(Input&& x, Step& step) const {
     const Routing routing = router_(x.view(), step);
-    Scratch sum = experts_.Of(x.view(), routing, step);
     const Scratch shared = step.Reduced(shared_.Of(x.view(), step), step.tp());
-    step.AddTo(sum.view(), shared.view());
-    return {std::move(sum), step};
+    return {experts_.Of(x.view(), routing, shared.view(), step), step};
   }
 
  private:

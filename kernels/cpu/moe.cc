@@ -245,6 +245,11 @@ Status CombineExpertsCpu(const CombineExperts::Args& args, Stream& stream) {
       .IsType("y", args.y, kDTypeOf<T>)
       .IsType("weights", args.weights, DType::kF32)
       .IsType("out", args.out, kDTypeOf<T>);
+  const bool adds = args.added.data() != nullptr;
+  if (adds) {
+    match.Match("added", args.added, {"tokens", "hidden"})
+        .IsType("added", args.added, kDTypeOf<T>);
+  }
   BATON_RETURN_IF_ERROR(match.status());
   const int64_t top = match["top"];
   match.Require(match["slots"] == match["tokens"] * top,
@@ -256,6 +261,12 @@ Status CombineExpertsCpu(const CombineExperts::Args& args, Stream& stream) {
     CombineRow(args.y.template Row<T>(row * top), args.y.row_stride(),
                args.weights.Row<float>(row), top, args.out.template Row<T>(row),
                hidden);
+    if (!adds) return;
+    T* out = args.out.template Row<T>(row);
+    const T* added = args.added.template Row<T>(row);
+    for (int64_t i = 0; i < hidden; ++i) {
+      out[i] = T(static_cast<float>(out[i]) + static_cast<float>(added[i]));
+    }
   });
   return OkStatus();
 }

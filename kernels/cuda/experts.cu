@@ -80,6 +80,17 @@ __global__ void __launch_bounds__(kCombineThreads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i] = fmaf(weight, from[i], sums[i]);
   }
+  if (args.added != nullptr) {
+    float added[8];
+    Unpack(LoadEight<kVectors>(static_cast<const uint16_t*>(args.added) +
+                                   row * args.added_stride,
+                               at, args.hidden),
+           added);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      sums[i] = __fadd_rn(RoundBf16(sums[i]), added[i]);
+    }
+  }
   StoreEight<kVectors>(static_cast<uint16_t*>(args.out) + row * args.out_stride,
                        at, args.hidden, Pack(sums));
 }
@@ -87,6 +98,7 @@ __global__ void __launch_bounds__(kCombineThreads)
 bool SuitVectors(const CombineArgs& args) {
   return IsAligned(args.y, 16) && args.y_stride % 8 == 0 &&
          IsAligned(args.out, 16) && args.out_stride % 8 == 0 &&
+         IsAligned(args.added, 16) && args.added_stride % 8 == 0 &&
          args.hidden % 8 == 0;
 }
 
@@ -112,6 +124,10 @@ cudaError_t CombineRows(const CombineArgs& args, cudaStream_t stream) {
         static_cast<const uint16_t*>(args.y) + first * args.top * args.y_stride;
     part.weights += first * args.weights_stride;
     part.out = static_cast<uint16_t*>(args.out) + first * args.out_stride;
+    if (args.added != nullptr) {
+      part.added =
+          static_cast<const uint16_t*>(args.added) + first * args.added_stride;
+    }
     const dim3 grid(Blocks(columns), Blocks(rows));
     const cudaError_t error = SuitVectors(args)
                                   ? Launch(&CombineKernel<true>, grid,

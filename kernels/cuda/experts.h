@@ -45,6 +45,8 @@ struct CombineArgs {
   void* out;  // bf16 [rows, hidden]; must not alias y
   int64_t out_stride;
   int64_t rows, top, hidden;
+  const void* added = nullptr;  // bf16 [rows, hidden], once out is rounded
+  int64_t added_stride = 0;
 };
 [[nodiscard]] cudaError_t CombineRows(const CombineArgs& args,
                                       cudaStream_t stream);

@@ -209,6 +209,11 @@ Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream) {
       .IsType("y", args.y, DType::kBF16)
       .IsType("weights", args.weights, DType::kF32)
       .IsType("out", args.out, DType::kBF16);
+  const bool adds = args.added.data() != nullptr;
+  if (adds) {
+    match.Match("added", args.added, {"tokens", "hidden"})
+        .IsType("added", args.added, DType::kBF16);
+  }
   BATON_RETURN_IF_ERROR(match.status());
   match.Require(match["slots"] == match["tokens"] * match["top"],
                 "y must have a row a slot");
@@ -223,7 +228,9 @@ Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream) {
            .out_stride = args.out.row_stride(),
            .rows = match["tokens"],
            .top = match["top"],
-           .hidden = match["hidden"]},
+           .hidden = match["hidden"],
+           .added = args.added.data(),
+           .added_stride = adds ? args.added.row_stride() : 0},
           CudaStreamOf(stream)),
       "combine_experts");
 }

@@ -84,6 +84,8 @@ struct CombineExperts {
     ConstView y;        // [tokens * top, hidden]
     ConstView weights;  // [tokens, top] f32
     View out;           // [tokens, hidden], dtype of y; must not alias y
+    // As out: added to what has been cast, as Add would; none: nothing is.
+    ConstView added = {};
   };
 };
 

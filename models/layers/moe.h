@@ -146,10 +146,10 @@ class GatedSiluExperts {
 
   Output<Sum::kComplete> operator()(Input&& x, const Routing& routing,
                                     Step& step) const {
-    return {Of(x.view(), routing, step), step};
+    return {Of(x.view(), routing, {}, step), step};
   }
-  // x: [rows, hidden]; the result as x.
-  [[nodiscard]] Scratch Of(ConstView x, const Routing& routing,
+  // x: [rows, hidden]; the result as x. `added`: as x, added to it, or nothing.
+  [[nodiscard]] Scratch Of(ConstView x, const Routing& routing, ConstView added,
                            Step& step) const {
     const int64_t rows = x.dim(0);
     const int64_t slots = rows * routing.experts.view().dim(1);
@@ -179,7 +179,8 @@ class GatedSiluExperts {
     Scratch sum = step.NewScratch(rows, shape_.hidden);
     step.Run<CombineExperts>(combine_, {.y = down.view(),
                                         .weights = routing.weights.view(),
-                                        .out = sum.view()});
+                                        .out = sum.view(),
+                                        .added = added});
     return sum;
   }
 

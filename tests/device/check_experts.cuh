@@ -182,6 +182,21 @@ inline void CheckCombineCase(int64_t rows, int64_t top, int64_t hidden,
     Expect(worst <= 1, what);
     Expect(IsPoison(out, row * stride + hidden, pad), what + " padding");
   }
+  const std::vector<Bf16> added = RandomBf16(rows * stride, 6);
+  const Device<Bf16> dadded(added);
+  CUDA_OK(
+      cuda::CombineRows({dy.data(), stride, dweights.data(), top, dout.data(),
+                         stride, rows, top, hidden, dadded.data(), stride},
+                        nullptr));
+  const std::vector<Bf16> both = dout.Download();
+  bool same = true;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = row * stride; i < row * stride + hidden; ++i) {
+      const float want = ToFloat(out[i]) + ToFloat(added[i]);
+      same &= ToFloat(both[i]) == ToFloat(ToBf16(want));
+    }
+  }
+  Expect(same, what + " and more");
 }
 
 // ---- Products --------------------------------------------------------------

@@ -359,6 +359,22 @@ TEST_P(CombineExpertsTest, AddsSlotsInOrderWhateverTheBatch) {
   }
 }
 
+// The sum is rounded before it: together they would make 1 + 2^-7.
+TEST_P(CombineExpertsTest, AddsToTheRoundedSum) {
+  const Tensor weights = Filled(DType::kF32, {1, 2}, {1, 1});
+  const Tensor y = Filled(DType::kBF16, {2, 1}, {1, 0x1p-9f});
+  const Tensor added = Filled(DType::kBF16, {1, 1}, {0x1p-8f});
+  const Tensor out = Poisoned(DType::kBF16, {1, 1});
+  CombineExperts::Args args = {
+      .y = y.view(), .weights = weights.view(), .out = out.view()};
+  args.added = added.view();
+  ASSERT_TRUE(machine().Run<CombineExperts>(DType::kBF16, args).ok());
+  EXPECT_EQ(At(out.view(), 0, 0), 1);
+  args.added = y.view();
+  EXPECT_EQ(machine().Run<CombineExperts>(DType::kBF16, args).code(),
+            StatusCode::kInvalidArgument);
+}
+
 TEST_P(CombineExpertsTest, TakesZeroRows) {
   const Tensor weights = Poisoned(DType::kF32, {0, 2});
   const Tensor y = Poisoned(DType::kF32, {0, 8});
