@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "kernels/cuda/batch_shapes.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/kernels.h"
@@ -30,18 +31,6 @@ KvPages PagesOf(const baton::KvPages& pages, const DeviceBatch& batch) {
       .kv_heads = pages.kv_heads,
       .head_dim = pages.head_dim,
       .window = static_cast<int32_t>(std::min(pages.window, kAll))};
-}
-
-// The batch is on the device, and is of `rows` rows.
-void MatchBatch(ShapeMatch& match, const AttentionBatch* batch, int64_t rows,
-                const baton::KvPages& pages) {
-  match.Require(batch != nullptr && batch->device != nullptr,
-                "the batch is on the device");
-  if (!match.status().ok()) return;
-  match
-      .Require(static_cast<int64_t>(batch->positions.size()) == rows,
-               "one row per position")
-      .Require(pages.dtype == DType::kBF16, "the pages hold bf16");
 }
 
 StatusOr<DecodeAttentionArgs> DecodeArgsOf(const PagedAttention::Args& args,
@@ -120,7 +109,7 @@ StatusOr<RotateAndStoreArgs> EntryOf(const RotateAndStore::Args& args) {
                "kv_heads of the pages")
       .Require(match["head_dim"] == args.pages.head_dim,
                "head_dim of the pages");
-  MatchBatch(match, args.batch, match["tokens"], args.pages);
+  MatchBatch(match, args.batch, match["tokens"], args.pages.dtype);
   if (args.q_norm.data() != nullptr) {
     match.Match("q_norm", args.q_norm, {"head_dim"})
         .Match("k_norm", args.k_norm, {"head_dim"})
@@ -161,7 +150,7 @@ Status MatchAttention(const PagedAttention::Args& args) {
   BATON_RETURN_IF_ERROR(match.status());
   match.Require(match["head_dim"] == args.pages.head_dim,
                 "head_dim of the pages");
-  MatchBatch(match, args.batch, match["tokens"], args.pages);
+  MatchBatch(match, args.batch, match["tokens"], args.pages.dtype);
   return match.status();
 }
 

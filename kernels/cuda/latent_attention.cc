@@ -2,6 +2,7 @@
 // Attention over latents: shapes, then head_matmul.h and latent_attention.h.
 #include "kernels/ops/latent_attention.h"
 
+#include "kernels/cuda/batch_shapes.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/head_matmul.h"
 #include "kernels/cuda/kernels.h"
@@ -18,18 +19,6 @@ LatentPages PagesOf(const baton::LatentPages& pages, const DeviceBatch& batch) {
           .page_stride = batch.page_stride,
           .latent = pages.latent,
           .shared = pages.shared};
-}
-
-// The batch is on the device, and is of `rows` rows.
-void MatchBatch(ShapeMatch& match, const AttentionBatch* batch, int64_t rows,
-                const baton::LatentPages& pages) {
-  match.Require(batch != nullptr && batch->device != nullptr,
-                "the batch is on the device");
-  if (!match.status().ok()) return;
-  match
-      .Require(static_cast<int64_t>(batch->positions.size()) == rows,
-               "one row per position")
-      .Require(pages.dtype == DType::kBF16, "the pages hold bf16");
 }
 
 Status Attend(const baton::LatentAttention::Args& args, const RowRun& run,
@@ -117,7 +106,7 @@ Status LatentWriteCuda(const baton::LatentWrite::Args& args, Stream& stream) {
   BATON_RETURN_IF_ERROR(match.status());
   match.Require(match["width"] == args.pages.Width(),
                 "rows must be as the pages'");
-  MatchBatch(match, args.batch, match["tokens"], args.pages);
+  MatchBatch(match, args.batch, match["tokens"], args.pages.dtype);
   BATON_RETURN_IF_ERROR(match.status());
   const DeviceBatch& batch = *args.batch->device;
   return CudaStatus(LatentWrite({.rows = args.rows.data(),
@@ -143,7 +132,7 @@ Status LatentAttentionCuda(const baton::LatentAttention::Args& args,
   match.Require(match["latent"] == args.pages.latent, "latent of the pages")
       .Require(match["head_width"] >= args.pages.shared,
                "heads of q must hold the shared columns");
-  MatchBatch(match, args.batch, match["tokens"], args.pages);
+  MatchBatch(match, args.batch, match["tokens"], args.pages.dtype);
   BATON_RETURN_IF_ERROR(match.status());
   for (const RowRun& run : args.batch->runs) {
     BATON_RETURN_IF_ERROR(Attend(args, run, stream));
