@@ -29,6 +29,7 @@ inline constexpr LayerShape kLayerShapes[] = {
     {"Spark X2.5 4B", 2560, 10240, 16, 4, 256, true, false},
     {"AFM 4.5B", 2560, 18432, 20, 4, 128, false, false},
     {"Nanbeige 4.2 3B", 3072, 10752, 48, 8, 128, true, false},
+    {"Apertus 8B", 4096, 21504, 32, 8, 128, false, false},
 };
 
 // Which savings a layer has.
@@ -37,15 +38,18 @@ struct LayerSavings {
   bool fused_gates = true;    // in the epilogue
   bool one_attention = true;  // with rotation and store in one kernel
   bool reads_pages = true;    // else: ahead of the wait
-  // Layouts of the matmuls; none: the default.
-  cuda::SkinnyTuning small;  // of up to kSmallRows rows of W
-  cuda::SkinnyTuning large;
+  // What is left out, to see what it takes.
+  bool attends = true;
+  bool joins = true;
+  // Layouts of QKV, O, up and down; none: the default.
+  std::array<cuda::SkinnyTuning, 4> layouts = {};
 };
-inline constexpr int64_t kSmallRows = 3600;
+// What a block of one of the matmuls may look like; stages are chosen apart.
 inline constexpr cuda::SkinnyTuning kLayouts[] = {
-    {8, 2, 0, 1}, {8, 2, 3, 1}, {4, 2, 0, 2}, {4, 4, 0, 1},
-    {4, 4, 0, 2}, {2, 4, 0, 2}, {2, 4, 0, 4},
+    {8, 2, 0, 1}, {4, 2, 0, 1}, {4, 2, 0, 2}, {4, 4, 0, 1}, {4, 4, 0, 2},
+    {2, 4, 0, 2}, {2, 4, 0, 4}, {2, 8, 0, 2}, {2, 8, 0, 4},
 };
+inline constexpr int kStages[] = {0, 1, 2, 3, 4, 6, 8};
 
 // The layers' weights and pages, and memory for what goes between.
 class LayerChain {
@@ -91,6 +95,12 @@ class LayerChain {
     }
   }
 
+  // Whether blocks of this layout have shared memory for one row.
+  [[nodiscard]] bool Takes(const cuda::SkinnyTuning& t) const {
+    const int stage = t.row_tiles / 2 * 4096 + 1024;
+    return t.teams * t.slots * (stage + 8) <= 227 * 1024;
+  }
+
   // Microseconds of a layer.
   [[nodiscard]] double Time(const LayerSavings& savings) const {
     return TimeEach(static_cast<int>(layers_), [&](int i, cudaStream_t stream) {
@@ -112,16 +122,15 @@ class LayerChain {
                 cuda::SkinnyActivation activation, const LayerSavings& savings,
                 cudaStream_t stream) const {
     const cuda::SkinnyWeight& weight = weights_[number];
-    CUDA_OK(cuda::SkinnyMatmul(
-        weight,
-        {.x = x,
-         .m = 1,
-         .ldx = weight.k,
-         .out = out,
-         .ldo = weight.n,
-         .activation = activation,
-         .tuning = weight.n <= kSmallRows ? savings.small : savings.large},
-        stream));
+    CUDA_OK(cuda::SkinnyMatmul(weight,
+                               {.x = x,
+                                .m = 1,
+                                .ldx = weight.k,
+                                .out = out,
+                                .ldo = weight.n,
+                                .activation = activation,
+                                .tuning = savings.layouts[number % 4]},
+                               stream));
   }
 
   void Attend(int i, Bf16* qkv, Bf16* heads, const LayerSavings& savings,
@@ -175,6 +184,7 @@ class LayerChain {
     Bf16* const residual = Buffer(0);
     const Bf16* const weight = Buffer(5);
     const int64_t n = shape_.hidden;
+    if (!savings.joins) return;
     if (!shape_.post_norm) {
       CUDA_OK(cuda::AddRmsNormRows(
           {residual, n, update, n, weight, x, n, 1, n, 1e-5f}, stream));
@@ -195,7 +205,7 @@ class LayerChain {
     Bf16* const inner = Buffer(3);
     Bf16* const update = Buffer(4);
     Multiply(4 * i, x, wide, kNone, savings, stream);
-    Attend(i, wide, inner, savings, stream);
+    if (savings.attends) Attend(i, wide, inner, savings, stream);
     Multiply(4 * i + 1, inner, update, kNone, savings, stream);
     Join(update, x, savings, stream);
     const bool apart = shape_.gated && !savings.fused_gates;
@@ -225,6 +235,43 @@ class LayerChain {
   std::vector<char*> pools_;
 };
 
+// The best layouts of the chain's matmuls: from the best one for all of them,
+// one is changed at a time, twice over all.
+inline void BenchLayouts(const LayerChain& chain, double floor) {
+  constexpr const char* kNames[] = {"QKV", "O", "up", "down"};
+  LayerSavings best;
+  double least = chain.Time(best);
+  const auto improve =
+      [&](const std::function<void(LayerSavings&, const cuda::SkinnyTuning&)>&
+              put) {
+        for (cuda::SkinnyTuning layout : kLayouts) {
+          for (const int stages : kStages) {
+            layout.slots = stages;
+            if (!chain.Takes(layout)) continue;
+            LayerSavings tried = best;
+            put(tried, layout);
+            const double us = chain.Time(tried);
+            if (us >= 0.997 * least) continue;
+            least = us;
+            best = tried;
+          }
+        }
+      };
+  const auto print = [&](const char* name, const cuda::SkinnyTuning& t) {
+    std::printf("  %-5s %dx%d, %d stages, cluster %d: %7.2f us, %.3f\n", name,
+                t.teams, t.row_tiles, t.slots, t.blocks, least, floor / least);
+  };
+  improve(
+      [](LayerSavings& s, const cuda::SkinnyTuning& t) { s.layouts.fill(t); });
+  print("all", best.layouts[0]);
+  for (size_t i = 0; i < 8; ++i) {
+    improve([&](LayerSavings& s, const cuda::SkinnyTuning& t) {
+      s.layouts[i % 4] = t;
+    });
+    print(kNames[i % 4], best.layouts[i % 4]);
+  }
+}
+
 inline void BenchLayers(const Device<char>& memory, double read_rate) {
   for (const LayerShape& shape : kLayerShapes) {
     const LayerChain chain(shape, memory);
@@ -243,12 +290,10 @@ inline void BenchLayers(const Device<char>& memory, double read_rate) {
     print("rotation apart", {.one_attention = false});
     print("rotation apart, pages after the wait",
           {.one_attention = false, .reads_pages = false});
-    for (const cuda::SkinnyTuning& t : kLayouts) {
-      const std::string layout = Name("%dx%d, %d stages, cluster %d", t.teams,
-                                      t.row_tiles, t.slots, t.blocks);
-      print(("small matrices " + layout).c_str(), {.small = t});
-      print(("large matrices " + layout).c_str(), {.large = t});
-    }
+    print("without attention", {.attends = false});
+    print("without norms and sums", {.joins = false});
+    print("matmuls alone", {.attends = false, .joins = false});
+    BenchLayouts(chain, floor);
   }
 }
 
