@@ -49,7 +49,6 @@ inline constexpr cuda::SkinnyTuning kLayouts[] = {
     {8, 2, 0, 1}, {4, 2, 0, 1}, {4, 2, 0, 2}, {4, 4, 0, 1}, {4, 4, 0, 2},
     {2, 4, 0, 2}, {2, 4, 0, 4}, {2, 8, 0, 2}, {2, 8, 0, 4},
 };
-inline constexpr int kStages[] = {0, 1, 2, 3, 4, 6, 8};
 
 // The layers' weights and pages, and memory for what goes between.
 class LayerChain {
@@ -95,10 +94,9 @@ class LayerChain {
     }
   }
 
-  // Whether blocks of this layout have shared memory for one row.
-  [[nodiscard]] bool Takes(const cuda::SkinnyTuning& t) const {
-    const int stage = t.row_tiles / 2 * 4096 + 1024;
-    return t.teams * t.slots * (stage + 8) <= 227 * 1024;
+  // Of a block, for one row.
+  [[nodiscard]] static int SharedBytes(const cuda::SkinnyTuning& t) {
+    return t.teams * t.slots * (t.row_tiles / 2 * 4096 + 1024 + 8);
   }
 
   // Microseconds of a layer.
@@ -235,19 +233,20 @@ class LayerChain {
   std::vector<char*> pools_;
 };
 
-// The best layouts of the chain's matmuls: from the best one for all of them,
-// one is changed at a time, twice over all.
-inline void BenchLayouts(const LayerChain& chain, double floor) {
+// The best layouts of the chain's matmuls: from `start`, or the best one for
+// all of them, one is changed at a time, twice over all. `limit`: bytes of
+// shared memory that a block may have.
+inline void BenchLayouts(const LayerChain& chain, double floor,
+                         LayerSavings best, int limit) {
   constexpr const char* kNames[] = {"QKV", "O", "up", "down"};
-  LayerSavings best;
   double least = chain.Time(best);
   const auto improve =
       [&](const std::function<void(LayerSavings&, const cuda::SkinnyTuning&)>&
               put) {
         for (cuda::SkinnyTuning layout : kLayouts) {
-          for (const int stages : kStages) {
+          for (int stages = 1; stages <= 8; ++stages) {
             layout.slots = stages;
-            if (!chain.Takes(layout)) continue;
+            if (LayerChain::SharedBytes(layout) > limit) continue;
             LayerSavings tried = best;
             put(tried, layout);
             const double us = chain.Time(tried);
@@ -261,15 +260,18 @@ inline void BenchLayouts(const LayerChain& chain, double floor) {
     std::printf("  %-5s %dx%d, %d stages, cluster %d: %7.2f us, %.3f\n", name,
                 t.teams, t.row_tiles, t.slots, t.blocks, least, floor / least);
   };
+  print("start", best.layouts[0]);
   improve(
       [](LayerSavings& s, const cuda::SkinnyTuning& t) { s.layouts.fill(t); });
   print("all", best.layouts[0]);
-  for (size_t i = 0; i < 8; ++i) {
+  for (size_t i = 0; i < 12; ++i) {
     improve([&](LayerSavings& s, const cuda::SkinnyTuning& t) {
       s.layouts[i % 4] = t;
     });
     print(kNames[i % 4], best.layouts[i % 4]);
   }
+  best.attends = best.joins = false;
+  std::printf("  matmuls alone %.2f us\n", chain.Time(best));
 }
 
 inline void BenchLayers(const Device<char>& memory, double read_rate) {
@@ -293,7 +295,11 @@ inline void BenchLayers(const Device<char>& memory, double read_rate) {
     print("without attention", {.attends = false});
     print("without norms and sums", {.joins = false});
     print("matmuls alone", {.attends = false, .joins = false});
-    BenchLayouts(chain, floor);
+    BenchLayouts(chain, floor, {}, 227 * 1024);
+    std::printf("  room for two blocks\n");
+    const LayerSavings room = {
+        .layouts = {{{4, 2, 5, 1}, {4, 2, 4, 2}, {4, 4, 3, 1}, {4, 2, 5, 2}}}};
+    BenchLayouts(chain, floor, room, 113 * 1024 - 1024);
   }
 }
 
