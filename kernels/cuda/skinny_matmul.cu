@@ -60,11 +60,12 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 }
 
 constexpr int64_t kProcessors = 132;
+constexpr int64_t kDeep = 16384;
 
 // The fastest over the shapes of the decoders on an H200 (tests/device). Many
 // rows of W: small blocks, unless more tokens make reads of x count. Few: what
 // fills the card once.
-SkinnyTuning DefaultTuning(int64_t n, int64_t m, int leaves) {
+SkinnyTuning DefaultTuning(int64_t n, int64_t k, int64_t m, int leaves) {
   const int64_t blocks = (n + 31) / 32;  // of 32 rows
   if (leaves <= 4) {
     return m > 32 || blocks <= 2 * kProcessors
@@ -77,6 +78,16 @@ SkinnyTuning DefaultTuning(int64_t n, int64_t m, int leaves) {
       return {.teams = 2, .row_tiles = 4, .slots = 6, .blocks = 2};
     }
     return {.teams = 2, .row_tiles = 4, .blocks = 2};
+  }
+  if (m <= 8) {
+    // As a layer's matmuls run, between norms and attention: small blocks leave
+    // room for those of the launches behind. A deep K of few rows of W needs
+    // more blocks.
+    const int slots = blocks > 2 * kProcessors ? 4 : 0;
+    return {.teams = 4,
+            .row_tiles = 2,
+            .slots = slots,
+            .blocks = blocks <= kProcessors && k >= kDeep ? 2 : 1};
   }
   if (blocks <= 100) return {.teams = 4, .row_tiles = 4, .blocks = 2};
   if (blocks <= kProcessors) return {.teams = 8, .row_tiles = 2, .blocks = 1};
@@ -156,8 +167,9 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
 cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
                          const SkinnySink& sink, cudaStream_t stream) {
   const SkinnyTuning tuning =
-      args.tuning.teams == 0 ? DefaultTuning(weight.n, args.m, weight.leaves)
-                             : args.tuning;
+      args.tuning.teams == 0
+          ? DefaultTuning(weight.n, weight.k, args.m, weight.leaves)
+          : args.tuning;
   const Variant* variant = FindVariant(tuning, args.m);
   if (variant == nullptr) return cudaErrorInvalidValue;
   const int cluster = std::max(tuning.blocks, 1);
