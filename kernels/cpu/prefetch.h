@@ -12,15 +12,18 @@ inline void Fetch(const char* line) {
   asm volatile("prefetcht0 %0" : : "m"(*line));
 }
 
-// Fetches, for the `bytes` at `offset` of a stream, their share of the next two
-// pages, from both in turn: two pages at a time come close to the read
-// bandwidth of a core, one page after the other does not (0.96 against 0.90 of
-// a read probe on a Xeon with AMX). 8192 is a multiple of `bytes`.
+// Fetches, for the `bytes` at `offset` of a stream, their share of the next
+// four pages, from all in turn: a core reads several pages at a time faster
+// than one page after the other. On a Xeon with AMX a step of EXAONE 4.0 1.2B
+// reaches 0.88 of the read probe with four pages, 0.85 with two. 16384 is a
+// multiple of `bytes`, and those of 256.
 inline void FetchAhead(const char* stream, int64_t offset, int64_t bytes) {
-  const char* next = stream + (offset / 8192 + 1) * 8192 + offset % 8192 / 2;
-  for (int64_t line = 0; line < bytes / 2; line += 64) {
+  const char* next = stream + (offset / 16384 + 1) * 16384 + offset % 16384 / 4;
+  for (int64_t line = 0; line < bytes / 4; line += 64) {
     Fetch(next + line);
     Fetch(next + 4096 + line);
+    Fetch(next + 8192 + line);
+    Fetch(next + 12288 + line);
   }
 }
 
