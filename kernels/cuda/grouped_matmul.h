@@ -29,7 +29,7 @@ struct GroupedWeights {
   const CUtensorMap* pairs;     // [experts]; of an even n (SkinnyWeight)
   const void* const* pointers;  // [experts], bf16, row stride ldw
   int64_t experts, n, k, ldw;
-  int leaves;  // as SkinnyWeight's
+  int halves, leaves;  // as SkinnyWeight's
   bool plain;
 };
 
@@ -56,7 +56,8 @@ struct GroupedArgs {
 };
 
 [[nodiscard]] inline bool TakesGates(const GroupedWeights& weights) {
-  return !weights.plain && weights.n % 2 == 0;
+  return !weights.plain && weights.n % 2 == 0 &&
+         !SkinnyHalvesApart(weights.k, weights.halves);
 }
 
 [[nodiscard]] int64_t GroupedScratchBytes(int64_t slots, int64_t k);
