@@ -5,14 +5,6 @@
 #include <cstring>
 
 namespace baton::cuda {
-namespace {
-
-int LeavesOf(const PackedMatrix& weight) {
-  return weight.halves == 1 ? SkinnyHalfLeaves(weight.k)
-                            : SkinnyLeaves(weight.k);
-}
-
-}  // namespace
 
 Context& Context::Of(Stream& stream) {
   const cudaStream_t cuda = CudaStreamOf(stream);  // makes the GPU current
@@ -79,11 +71,10 @@ StatusOr<const SkinnyWeight*> Context::Skinny(const PackedMatrix& weight) {
       skinny_[{weight.data, weight.n, weight.k}];
   if (kept == nullptr) {
     auto made = std::make_unique<SkinnyWeight>();
-    BATON_RETURN_IF_ERROR(
-        CudaStatus(MakeSkinnyWeight(weight.data, weight.n, weight.k,
-                                    RowStrideOf(weight), made.get()),
-                   "matmul: describe a weight"));
-    made->leaves = LeavesOf(weight);
+    BATON_RETURN_IF_ERROR(CudaStatus(
+        MakeSkinnyWeight(weight.data, weight.n, weight.k, RowStrideOf(weight),
+                         made.get(), weight.halves),
+        "matmul: describe a weight"));
     kept = std::move(made);
   }
   return kept.get();
@@ -102,7 +93,7 @@ StatusOr<const GroupedWeights*> Context::Grouped(
                                  .n = weights[0].n,
                                  .k = weights[0].k,
                                  .ldw = RowStrideOf(weights[0]),
-                                 .leaves = LeavesOf(weights[0])}};
+                                 .halves = weights[0].halves}};
   for (size_t e = 0; e < count; ++e) {
     BATON_ASSIGN_OR_RETURN(const SkinnyWeight* one, Skinny(weights[e]));
     std::memcpy(arrays.data() + e * sizeof(CUtensorMap), &one->map,
@@ -111,6 +102,7 @@ StatusOr<const GroupedWeights*> Context::Grouped(
                 &one->pairs, sizeof(CUtensorMap));
     std::memcpy(arrays.data() + 2 * map_bytes + e * sizeof(const void*),
                 &one->w, sizeof(const void*));
+    group.weights.leaves = one->leaves;
     group.weights.plain |= one->plain;
   }
   constexpr std::string_view kWhat = "grouped_matmul: describe the experts";

@@ -75,7 +75,20 @@ __global__ void __launch_bounds__(SkinnyTile<1, 1, 1, 8>::kThreads,
 #endif
 }
 
-// A warp an output, as SkinnyPlainKernel adds it up. Blocks: rows of W, slots.
+// A warp: w x of k, as SkinnyPlainKernel adds it up.
+__device__ __forceinline__ float PlainSum(const uint16_t* w, const uint16_t* x,
+                                          int64_t size) {
+  float sum = 0;
+  for (int64_t k = threadIdx.x % kWarp; k < size; k += kWarp) {
+    sum = __fmaf_rn(FromBf16(w[k]), FromBf16(Load2(x + k)), sum);
+  }
+  for (int mask = 1; mask < kWarp; mask *= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, mask);
+  }
+  return sum;
+}
+
+// A warp an output. Blocks: rows of W, slots.
 __global__ void __launch_bounds__(32 * kGroupedPlainWarps)
     GroupedPlainKernel(GroupedWeights weights, GroupedArgs args) {
   EnterKernel();
@@ -92,12 +105,10 @@ __global__ void __launch_bounds__(32 * kGroupedPlainWarps)
                     row * weights.ldw;
     const auto* x = static_cast<const uint16_t*>(args.x) +
                     slot / (slots / args.rows) * args.ldx;
-    float sum = 0;
-    for (int64_t k = lane; k < weights.k; k += 32) {
-      sum = __fmaf_rn(FromBf16(w[k]), FromBf16(Load2(x + k)), sum);
-    }
-    for (int mask = 1; mask < 32; mask *= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, mask);
+    const int64_t parts = weights.halves == 2 ? 2 : 1;
+    float sum = PlainSum(w, x, weights.k / parts);
+    if (parts == 2) {
+      sum += PlainSum(w + weights.k / 2, x + weights.k / 2, weights.k / 2);
     }
     if (lane != 0) continue;
     if (args.out_type == SkinnyOut::kF32) {

@@ -5,7 +5,6 @@
 #include "kernels/cuda/grouped_kernel.cuh"
 #include "kernels/cuda/grouped_matmul.h"
 #include "kernels/cuda/grouped_sort.h"
-#include "kernels/cuda/tensor_map.h"
 
 namespace baton::cuda {
 namespace {
@@ -30,10 +29,14 @@ struct GroupedLayout {
     const int stages = std::max((kSharedBytes / 2 - 1024) / one,
                                 static_cast<int>(Tile::kMinStages));
     bytes = static_cast<size_t>(stages) * static_cast<size_t>(one);
+    const auto groups =
+        static_cast<int>(SkinnyGroups(weights.k, weights.halves));
     work = {
         .m = static_cast<int>(rows),
         .n = static_cast<int>(weights.n),
-        .k = static_cast<int>(weights.k),
+        .groups = groups,
+        .half_groups =
+            SkinnyHalvesApart(weights.k, weights.halves) ? groups / 2 : 0,
         .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
         .block_shift = 0,
         .slots = stages,
@@ -59,8 +62,8 @@ cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
   const GroupedLayout<Tile> layout(weights, args, slots);
   CUtensorMap x_map;
   const cudaError_t error =
-      EncodeMap(sorted, slots, weights.k, RowElements(weights.k), Tile::kTokens,
-                kSkinnyGroup, &x_map);
+      EncodeGroups(sorted, slots, weights.k, weights.halves,
+                   RowElements(weights.k), Tile::kTokens, &x_map);
   if (error != cudaSuccess) return error;
   const dim3 grid(Blocks(max_parts), Blocks(CeilDiv(weights.n, Tile::kRows)));
   return Launch(&GroupedKernel<kTokenTiles>, grid, Tile::kThreads, layout.bytes,
@@ -72,8 +75,9 @@ cudaError_t LaunchToken(const GroupedWeights& weights, const GroupedArgs& args,
   using Tile = SkinnyTile<1, 1, 1, 8>;
   const GroupedLayout<Tile> layout(weights, args, args.rows);
   CUtensorMap x_map;
-  const cudaError_t error = EncodeMap(args.x, args.rows, weights.k, args.ldx,
-                                      Tile::kTokens, kSkinnyGroup, &x_map);
+  const cudaError_t error =
+      EncodeGroups(args.x, args.rows, weights.k, weights.halves, args.ldx,
+                   Tile::kTokens, &x_map);
   if (error != cudaSuccess) return error;
   const dim3 grid(Blocks(args.top), Blocks(CeilDiv(weights.n, Tile::kRows)));
   return Launch(&GroupedTokenKernel, grid, Tile::kThreads, layout.bytes, stream,

@@ -8,8 +8,9 @@
 // that one's order.
 //
 // GroupedPromptMatmul is the recipe of prompts: up to 128 rows of one expert
-// are multiplied together. fp32 accumulation in ascending k, one rounding. The
-// bits of a row follow from that row and its expert's matrix.
+// are multiplied together. fp32 accumulation in ascending k, of two halves of k
+// each for itself and the second added to the first; one rounding. The bits of
+// a row follow from that row and its expert's matrix.
 #pragma once
 
 #include <cuda.h>
@@ -29,7 +30,7 @@ struct GroupedWeights {
   const CUtensorMap* pairs;     // [experts]; of an even n (SkinnyWeight)
   const void* const* pointers;  // [experts], bf16, row stride ldw
   int64_t experts, n, k, ldw;
-  int leaves;  // as SkinnyWeight's
+  int halves, leaves;  // as SkinnyWeight's
   bool plain;
 };
 
@@ -47,7 +48,8 @@ struct GroupedArgs {
   SkinnyOut out_type;
   // Of GroupedPlanBytes, 128-byte aligned: how slots are sorted.
   void* plan;
-  // Of GroupedScratchBytes, 128-byte aligned. Prompts need none.
+  // Of GroupedScratchBytes, of prompts of GroupedPromptScratchBytes, 128-byte
+  // aligned.
   void* scratch = nullptr;
   // None, or a gated one: where TakesGates and SuitsCopies say so. Not of
   // prompts.
@@ -56,10 +58,12 @@ struct GroupedArgs {
 };
 
 [[nodiscard]] inline bool TakesGates(const GroupedWeights& weights) {
-  return !weights.plain && weights.n % 2 == 0;
+  return !weights.plain && weights.n % 2 == 0 &&
+         !SkinnyHalvesApart(weights.k, weights.halves);
 }
 
 [[nodiscard]] int64_t GroupedScratchBytes(int64_t slots, int64_t k);
+[[nodiscard]] int64_t GroupedPromptScratchBytes(const GroupedWeights& weights);
 [[nodiscard]] int64_t GroupedPlanBytes(int64_t slots);
 
 // Whether there is a recipe of prompts for these: by their shape and the

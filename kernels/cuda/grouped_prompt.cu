@@ -13,10 +13,17 @@ bool Suits(const GroupedWeights& weights, const GroupedArgs& args) {
   constexpr int64_t kMaxChunks = std::numeric_limits<int32_t>::max();
   return FitTogether(weights, args) && TakesPrompts(weights) &&
          args.ldx % 8 == 0 && args.rows * (args.ldx / 8) <= kMaxChunks &&
-         IsAligned(args.x, 16) && args.ldo % 8 == 0 && IsAligned(args.out, 16);
+         IsAligned(args.x, 16) && args.ldo % 8 == 0 &&
+         IsAligned(args.out, 16) &&
+         (weights.halves != 2 || args.scratch != nullptr);
 }
 
 }  // namespace
+
+int64_t GroupedPromptScratchBytes(const GroupedWeights& weights) {
+  return weights.halves == 2 ? Multiprocessors() * GroupedParked::kBlockBytes
+                             : 0;
+}
 
 cudaError_t GroupedPromptMatmul(const GroupedWeights& weights,
                                 const GroupedArgs& args, cudaStream_t stream) {
@@ -28,6 +35,7 @@ cudaError_t GroupedPromptMatmul(const GroupedWeights& weights,
   const cudaError_t error =
       SortSlots(args, weights.experts, Tile::kRows, plan, stream);
   if (error != cudaSuccess) return error;
+  const int parts = weights.halves == 2 ? 2 : 1;
   const GroupedPromptWork work = {
       .maps = weights.maps,
       .plan = plan,
@@ -38,12 +46,16 @@ cudaError_t GroupedPromptMatmul(const GroupedWeights& weights,
       .ldo = args.ldo,
       .out_type = args.out_type,
       .n = static_cast<int>(weights.n),
-      .k = static_cast<int>(weights.k)};
+      .depth = static_cast<int>(weights.k / parts),
+      .apart = SkinnyHalvesApart(weights.k, weights.halves),
+      .parked = static_cast<float4*>(args.scratch)};
   const int64_t most = MaxParts(slots, weights.experts, Tile::kRows) *
                        CeilDiv(weights.n, Tile::kColumns);
-  return Launch(&GroupedPromptKernel,
-                dim3(Blocks(std::min<int64_t>(most, Multiprocessors()))),
-                Tile::kThreads, sizeof(GroupedPromptShared), stream, work);
+  const dim3 grid(Blocks(std::min<int64_t>(most, Multiprocessors())));
+  return parts == 2 ? Launch(&GroupedPromptKernel<2>, grid, Tile::kThreads,
+                             sizeof(GroupedHalvesShared), stream, work)
+                    : Launch(&GroupedPromptKernel<1>, grid, Tile::kThreads,
+                             sizeof(GroupedPromptShared), stream, work);
 }
 
 }  // namespace baton::cuda

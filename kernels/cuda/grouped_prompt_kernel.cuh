@@ -6,64 +6,20 @@
 // thread asks the copy engine for W, a warp for each 64 rows gathers x by
 // slots. The other two multiply, 64 rows of x each, and store; one that has no
 // row in a tile only lets its stages pass.
+//
+// K is one part, or two halves that are summed one after the other
+// (GroupedParked). A stage has k of one part.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/group_mma.cuh"
-#include "kernels/cuda/grouped_sort.h"
+#include "kernels/cuda/grouped_prompt_tile.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/tma.cuh"
 
 namespace baton::cuda {
-
-struct GroupedPromptWork {
-  const CUtensorMap* maps;  // [experts], boxes of kBoxRows x kDepth
-  GroupedPlan plan;
-  const uint16_t* x;
-  int row_chunks;  // 16-byte chunks from a row of x to the next
-  int row_slots;   // slots of a row of x
-  void* out;
-  int64_t ldo;
-  SkinnyOut out_type;
-  int n, k;
-};
-
-struct GroupedPromptTile {
-  static constexpr int kRows = 128;     // of x
-  static constexpr int kColumns = 256;  // of out: rows of W
-  static constexpr int kDepth = 64;     // k of a stage
-  static constexpr int kGroupRows = 64;
-  static constexpr int kGroups = kRows / kGroupRows;  // that multiply
-  static constexpr int kGroupThreads = 128;
-  static constexpr int kThreads = (1 + kGroups) * kGroupThreads;
-  static constexpr int kBoxRows = 32;
-  static constexpr int kXBytes = kRows * kDepth * 2;
-  static constexpr int kWBytes = kColumns * kDepth * 2;
-  static constexpr int kStageBytes = kXBytes + kWBytes;
-  static constexpr int kStages = 4;
-  // Copies of x are announced this many stages after they were started.
-  static constexpr int kLag = 2;
-  static_assert(kLag < kStages);
-  // Registers of a thread: 64K in all.
-  static constexpr int kFillRegisters = 72;
-  static constexpr int kMultiplyRegisters = 216;
-};
-
-// Sorted slots [first, first + count) by W's rows [column, column + kColumns).
-struct GroupedBlock {
-  int expert, first, count, column;
-};
-
-struct GroupedPromptShared {
-  using Tile = GroupedPromptTile;
-  std::byte stages[Tile::kStages][Tile::kStageBytes];  // rows of x, of W
-  uint64_t filled[Tile::kStages];
-  uint64_t empty[Tile::kStages];
-  GroupedBlock block[Tile::kStages];  // where a stage is a tile's first
-};
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
@@ -127,6 +83,7 @@ struct GroupedRing {
 };
 
 // One thread: W of all tiles of this block.
+template <int kParts>
 __device__ __forceinline__ void FillW(const GroupedPromptWork& work, int tiles,
                                       int columns, GroupedRing ring) {
   using Tile = GroupedPromptTile;
@@ -135,17 +92,25 @@ __device__ __forceinline__ void FillW(const GroupedPromptWork& work, int tiles,
        tile += static_cast<int>(gridDim.x)) {
     const GroupedBlock block = BlockOf(work.plan, tile, columns);
     const CUtensorMap& map = work.maps[block.expert];
-#pragma unroll 1
-    for (int k = 0; k < work.k; k += Tile::kDepth) {
-      ring.AwaitEmpty();
-      if (k == 0) ring.shared.block[ring.stage] = block;
-      BarrierExpect(ring.Filled(), Tile::kWBytes);
 #pragma unroll
-      for (int row = 0; row < Tile::kColumns; row += Tile::kBoxRows) {
-        CopyBox(ring.W() + row * 128, map, k, block.column + row,
-                ring.Filled());
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll 1
+      for (int k = 0; k < work.depth; k += Tile::kDepth) {
+        ring.AwaitEmpty();
+        if (part + k == 0) ring.shared.block[ring.stage] = block;
+        BarrierExpect(ring.Filled(), Tile::kWBytes);
+#pragma unroll
+        for (int row = 0; row < Tile::kColumns; row += Tile::kBoxRows) {
+          if (kParts == 2 && work.apart) {
+            CopyBoxOf(part, ring.W() + row * 128, map, k, block.column + row,
+                      ring.Filled());
+          } else {
+            CopyBox(ring.W() + row * 128, map, part * work.depth + k,
+                    block.column + row, ring.Filled());
+          }
+        }
+        ring.Next();
       }
-      ring.Next();
     }
   }
 }
@@ -179,18 +144,19 @@ __device__ __forceinline__ GroupedRows RowsOf(const GroupedPromptWork& work,
   return rows;
 }
 
-// Starts the copies of k from `k` on to a warp's rows of a stage. Rows that a
-// part has not are left as they are: of what the tensor cores make of them
-// nothing is stored.
+// Starts the copies of a part of K, from its `k` on, to a warp's rows of a
+// stage. Rows that a part of slots has not are left as they are: of what the
+// tensor cores make of them nothing is stored.
 __device__ __forceinline__ void CopyRows(const GroupedPromptWork& work,
-                                         const GroupedRows& rows, int k,
-                                         uint32_t to) {
+                                         const GroupedRows& rows, int part,
+                                         int k, uint32_t to) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int chunk = lane % 8;
   const uint32_t even = to + SwizzledOffset(lane / 8, chunk);
   const uint32_t odd = to + SwizzledOffset(4 + lane / 8, chunk);
-  const int bytes = k + 8 * chunk < work.k ? 16 : 0;
-  const char* from = reinterpret_cast<const char*>(work.x + k + 8 * chunk);
+  const int bytes = k + 8 * chunk < work.depth ? 16 : 0;
+  const char* from =
+      reinterpret_cast<const char*>(work.x + part * work.depth + k + 8 * chunk);
 #pragma unroll
   for (int i = 0; i < GroupedRows::kHeld; ++i) {
     if (rows.at[i] < 0) continue;
@@ -200,6 +166,7 @@ __device__ __forceinline__ void CopyRows(const GroupedPromptWork& work,
 }
 
 // A warp: its 64 rows of x of all tiles of this block.
+template <int kParts>
 __device__ __forceinline__ void FillX(const GroupedPromptWork& work, int tiles,
                                       int columns, int group,
                                       GroupedRing ring) {
@@ -217,16 +184,20 @@ __device__ __forceinline__ void FillX(const GroupedPromptWork& work, int tiles,
     const GroupedRows rows =
         RowsOf(work, BlockOf(work.plan, tile, columns), group);
     int waiting = 0;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll 1
-    for (int k = 0; k < work.k; k += Tile::kDepth) {
-      ring.AwaitEmpty();
-      CopyRows(work, rows, k, ring.X() + group * Tile::kGroupRows * 128);
-      CommitCopies();
-      ring.Next();
-      if (++waiting > Tile::kLag) {
-        AwaitCopiesBut<Tile::kLag>();
-        announce();
-        --waiting;
+      for (int k = 0; k < work.depth; k += Tile::kDepth) {
+        ring.AwaitEmpty();
+        CopyRows(work, rows, part, k,
+                 ring.X() + group * Tile::kGroupRows * 128);
+        CommitCopies();
+        ring.Next();
+        if (++waiting > Tile::kLag) {
+          AwaitCopiesBut<Tile::kLag>();
+          announce();
+          --waiting;
+        }
       }
     }
     AwaitCopies();
@@ -303,15 +274,15 @@ __device__ __forceinline__ void StoreF32(const GroupedPromptWork& work,
   }
 }
 
-// A warpgroup, from the first stage of a tile on: its sums over all of k.
+// A warpgroup, from the first stage of a part of K on: its sums over the part.
 // Batches of products overlap; a stage is released one batch later.
-__device__ __forceinline__ void MultiplyTile(const GroupedPromptWork& work,
+__device__ __forceinline__ void MultiplyPart(const GroupedPromptWork& work,
                                              int group, GroupedRing& ring,
                                              float (&sums)[kGroupSums]) {
   using Tile = GroupedPromptTile;
   int before = -1;  // stage of the batch before
 #pragma unroll 1
-  for (int k = 0; k < work.k; k += Tile::kDepth) {
+  for (int k = 0; k < work.depth; k += Tile::kDepth) {
     ring.AwaitFilled();
     const uint64_t x = OperandAt(ring.X() + group * Tile::kGroupRows * 128);
     const uint64_t w = OperandAt(ring.W());
@@ -331,7 +302,20 @@ __device__ __forceinline__ void MultiplyTile(const GroupedPromptWork& work,
   ring.Release(before);
 }
 
+// A thread of a warpgroup: where it may park.
+__device__ __forceinline__ GroupedParked ParkedOf(const GroupedPromptWork& work,
+                                                  const GroupedRing& ring) {
+  constexpr int64_t kBlock = GroupedParked::kBlockBytes / sizeof(float4);
+  const unsigned thread = threadIdx.x - GroupedPromptTile::kGroupThreads;
+  auto& shared = reinterpret_cast<GroupedHalvesShared&>(ring.shared);
+  GroupedParked parked;
+  parked.near = shared.parked[0] + thread;
+  parked.far = work.parked + blockIdx.x * kBlock + thread;
+  return parked;
+}
+
 // A warpgroup: its rows of all tiles of this block.
+template <int kParts>
 __device__ __forceinline__ void Multiply(const GroupedPromptWork& work,
                                          int tiles, int group,
                                          GroupedRing ring) {
@@ -345,8 +329,9 @@ __device__ __forceinline__ void Multiply(const GroupedPromptWork& work,
     ring.AwaitFilled();
     const GroupedBlock block = ring.shared.block[ring.stage];
     if (group * Tile::kGroupRows >= block.count) {
+      const int stages = (work.depth + Tile::kDepth - 1) / Tile::kDepth;
 #pragma unroll 1
-      for (int k = 0; k < work.k; k += Tile::kDepth) {
+      for (int i = 0; i < kParts * stages; ++i) {
         ring.AwaitFilled();
         ring.Release(ring.stage);
         ring.Next();
@@ -362,7 +347,13 @@ __device__ __forceinline__ void Multiply(const GroupedPromptWork& work,
           rows.exists[half] ? LoadInt(work.plan.slots + block.first + row) : 0;
     }
     float sums[kGroupSums];
-    MultiplyTile(work, group, ring, sums);
+    MultiplyPart(work, group, ring, sums);
+    if constexpr (kParts == 2) {
+      GroupedParked parked = ParkedOf(work, ring);
+      parked.Take(sums);
+      MultiplyPart(work, group, ring, sums);
+      parked.AddTo(sums);
+    }
     if (work.out_type == SkinnyOut::kF32) {
       StoreF32(work, sums, rows, block.column);
     } else {
@@ -373,6 +364,8 @@ __device__ __forceinline__ void Multiply(const GroupedPromptWork& work,
 
 #endif
 
+// kParts: 2 halves of K, or 1.
+template <int kParts>
 __global__ void __launch_bounds__(GroupedPromptTile::kThreads, 1)
     GroupedPromptKernel(const __grid_constant__ GroupedPromptWork work) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -392,13 +385,13 @@ __global__ void __launch_bounds__(GroupedPromptTile::kThreads, 1)
   if (warpgroup == 0) {
     KeepRegisters<Tile::kFillRegisters>();
     if (warp < Tile::kGroups) {
-      FillX(work, tiles, columns, warp, ring);
+      FillX<kParts>(work, tiles, columns, warp, ring);
     } else if (threadIdx.x % kWarp == 0 && warp == Tile::kGroups) {
-      FillW(work, tiles, columns, ring);
+      FillW<kParts>(work, tiles, columns, ring);
     }
   } else {
     TakeRegisters<Tile::kMultiplyRegisters>();
-    Multiply(work, tiles, warpgroup - 1, ring);
+    Multiply<kParts>(work, tiles, warpgroup - 1, ring);
   }
 #endif
 }

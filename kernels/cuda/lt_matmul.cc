@@ -252,7 +252,9 @@ cublasStatus_t LtMatmul::Choose(Args args, Entry& entry) {
   args.m = std::clamp(kTuningOutBytes / out_row_bytes / kBlockRows * kBlockRows,
                       kBlockRows, kTuningRows);
   std::vector<cublasLtMatmulAlgo_t> offered;
-  RETURN_IF_CUBLAS_ERROR(Candidates(handle_, args, offered));
+  Args alone = args;  // half of a matrix is offered what a rank with it is
+  alone.weight.ldw = PadTo8(args.weight.k);
+  RETURN_IF_CUBLAS_ERROR(Candidates(handle_, alone, offered));
   entry.choice.candidates = static_cast<int>(offered.size());
   entry.choice.tuning_rows = args.m;
   entry.pad_rows = std::none_of(offered.begin(), offered.end(),
@@ -322,7 +324,7 @@ cublasStatus_t LtMatmul::Run(const Args& args) {
   const bool aligned =
       IsAligned(args.out) && args.ldo * SizeOf(args.out_type) % kAlignment == 0;
   if (aligned && !entry.pad_rows) return Submit(args, entry.algo);
-  if (entry.x.data == nullptr || args.adds) return CUBLAS_STATUS_INVALID_VALUE;
+  if (entry.x.data == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   return RunPadded(args, entry);
 }
 
@@ -348,11 +350,17 @@ cublasStatus_t LtMatmul::RunPadded(const Args& args, const Entry& entry) {
         entry.x.data, static_cast<size_t>(block.ldx) * 2,
         static_cast<const std::byte*>(args.x) + first * ldx_bytes, ldx_bytes,
         x_bytes, rows, cudaMemcpyDeviceToDevice, stream_));
+    auto* const out = static_cast<std::byte*>(args.out) + first * ldo_bytes;
+    const size_t block_bytes = static_cast<size_t>(block.ldo) * size;
+    if (args.adds) {
+      RETURN_IF_CUDA_ERROR(cudaMemcpy2DAsync(
+          entry.out.data, block_bytes, out, ldo_bytes, out_bytes, rows,
+          cudaMemcpyDeviceToDevice, stream_));
+    }
     RETURN_IF_CUBLAS_ERROR(Submit(block, entry.algo));
-    RETURN_IF_CUDA_ERROR(cudaMemcpy2DAsync(
-        static_cast<std::byte*>(args.out) + first * ldo_bytes, ldo_bytes,
-        entry.out.data, static_cast<size_t>(block.ldo) * size, out_bytes, rows,
-        cudaMemcpyDeviceToDevice, stream_));
+    RETURN_IF_CUDA_ERROR(cudaMemcpy2DAsync(out, ldo_bytes, entry.out.data,
+                                           block_bytes, out_bytes, rows,
+                                           cudaMemcpyDeviceToDevice, stream_));
   }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -120,6 +120,8 @@ Status Prompt(const GroupedMatmul::Args& args, const RowRun& run,
   Context& context = Context::Of(stream);
   GroupedArgs part = ArgsOf(args, run);
   BATON_RETURN_IF_ERROR(FindPlan(RowKind::kPrompt, context, part));
+  BATON_ASSIGN_OR_RETURN(part.scratch,
+                         context.Workspace(GroupedPromptScratchBytes(weights)));
   BATON_RETURN_IF_ERROR(CudaStatus(
       GroupedPromptMatmul(weights, part, context.stream()), "grouped_matmul"));
   return Activate(args, run, stream);

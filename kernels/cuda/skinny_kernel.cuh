@@ -171,14 +171,14 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   const int team = __shfl_sync(~0u, thread / Tile::kTeamThreads, 0);  // uniform
   const int blocks = 1 << work.block_shift;
   const int rank = index & (blocks - 1);
-  const auto boxes =
-      IsGated(work.sink.activation) ? SkinnyBoxes::kPairs : SkinnyBoxes::kRows;
+  const auto boxes = IsGated(work.sink.activation) ? SkinnyBoxes::kPairs
+                     : work.half_groups > 0        ? SkinnyBoxes::kHalves
+                                                   : SkinnyBoxes::kRows;
   const int first_row =
       (index >> work.block_shift) *
       (boxes == SkinnyBoxes::kPairs ? Tile::kPairs : Tile::kRows);
-  const int groups = (work.k + kGroup - 1) / kGroup;
   const auto leaf_begin = [&](int leaf) {
-    return (min(leaf, 1 << work.leaf_shift) * groups) >> work.leaf_shift;
+    return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
   };
   // Of a team; where there are fewer leaves than teams the last ones have none.
   const int leaves = max(1, (1 << work.leaf_shift) / (kTeams * blocks));
@@ -190,7 +190,7 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   const int team_bytes = work.slots * Tile::kStageBytes;
   SkinnyStages<Tile> ring(base + team * team_bytes,
                           base + kTeams * team_bytes + team * work.slots * 8,
-                          work.slots, boxes, first_row, tokens.first, group,
+                          work, boxes, first_row, tokens.first, group,
                           leaf_begin(first_leaf + leaves));
   ring.FillW(map);
 

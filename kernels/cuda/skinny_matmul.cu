@@ -157,6 +157,7 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
       .m = args.m,
       .n = weight.n,
       .k = weight.k,
+      .parts = weight.halves == 2 ? 2 : 1,
       .sink = sink};
   const auto blocks =
       static_cast<unsigned>((weight.n + kPlainWarps - 1) / kPlainWarps);
@@ -179,8 +180,9 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   }
   const int rows = 16 * variant->row_tiles;
   const int64_t blocks = (weight.n + rows - 1) / rows * cluster;
-  const int64_t team_groups = CeilDiv(CeilDiv(weight.k, kSkinnyGroup),
-                                      std::min(weight.leaves, leaves_at_once));
+  const int64_t groups = SkinnyGroups(weight.k, weight.halves);
+  const int64_t team_groups =
+      CeilDiv(groups, std::min(weight.leaves, leaves_at_once));
   const int slots = tuning.slots != 0
                         ? tuning.slots
                         : DefaultSlots(*variant, blocks, team_groups);
@@ -188,7 +190,10 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   const SkinnyWork work = {
       .m = static_cast<int>(args.m),
       .n = static_cast<int>(weight.n),
-      .k = static_cast<int>(weight.k),
+      .groups = static_cast<int>(groups),
+      .half_groups = SkinnyHalvesApart(weight.k, weight.halves)
+                         ? static_cast<int>(groups / 2)
+                         : 0,
       .leaf_shift = std::countr_zero(static_cast<unsigned>(weight.leaves)),
       .block_shift = std::countr_zero(static_cast<unsigned>(cluster)),
       .slots = slots,
@@ -207,8 +212,8 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   config.numAttrs = cluster > 1 ? 2 : 1;
   CUtensorMap x_map;
   const cudaError_t error =
-      EncodeMap(args.x, args.m, weight.k, std::max(args.ldx, weight.k),
-                variant->tokens, kSkinnyGroup, &x_map);
+      EncodeGroups(args.x, args.m, weight.k, weight.halves,
+                   std::max(args.ldx, weight.k), variant->tokens, &x_map);
   if (error != cudaSuccess) return error;
   return cudaLaunchKernelEx(
       &config, variant->kernel,
@@ -217,10 +222,18 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
 
 }  // namespace
 
+cudaError_t EncodeGroups(const void* rows, int64_t count, int64_t k, int halves,
+                         int64_t ld, int box_rows, CUtensorMap* map) {
+  return SkinnyHalvesApart(k, halves)
+             ? EncodeHalfMap(rows, count, k / 2, ld, box_rows, kSkinnyGroup,
+                             map)
+             : EncodeMap(rows, count, k, ld, box_rows, kSkinnyGroup, map);
+}
+
 cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
-                             SkinnyWeight* out) {
+                             SkinnyWeight* out, int halves) {
   if (n < 0 || k <= 0 || n > kMaxSize || k > kMaxSize || ldw < k ||
-      (w == nullptr && n > 0)) {
+      (w == nullptr && n > 0) || (halves == 2 && k % 16 != 0)) {
     return cudaErrorInvalidValue;
   }
   *out = {};
@@ -228,7 +241,8 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   out->n = n;
   out->k = k;
   out->ldw = ldw;
-  out->leaves = SkinnyLeaves(k);
+  out->halves = halves;
+  out->leaves = SkinnyLeaves(k, halves);
   out->plain = true;
   if (n == 0 || k % 8 != 0 || ldw % 8 != 0 || !IsAligned(w, 16)) {
     return cudaSuccess;
@@ -242,7 +256,7 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   error = PrepareVariants();
   if (error == cudaErrorNotSupported) return cudaSuccess;
   if (error != cudaSuccess) return error;
-  error = EncodeMap(w, n, k, ldw, kBoxRows, kSkinnyGroup, &out->map);
+  error = EncodeGroups(w, n, k, halves, ldw, kBoxRows, &out->map);
   if (error != cudaSuccess) return error;
   if (n % 2 == 0) {
     error = EncodePairMap(w, n / 2, k, ldw, kBoxRows / 2, kSkinnyGroup,

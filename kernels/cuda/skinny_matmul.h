@@ -2,11 +2,14 @@
 // y = x W^T for 1 to 64 rows of x: the recipe of generated tokens.
 //
 // bf16 operands, fp32 accumulation, one rounding at the end. K is cut into
-// SkinnyLeaves(k) leaves of whole groups of 64; inside a leaf products
+// SkinnyLeaves() leaves of whole groups of 64; inside a leaf products
 // accumulate in order, and leaves are combined by a balanced binary tree. The
 // bits of an output element depend on the shape of the weight, the alignment of
 // x, its row of x and its row of W alone: never on the number of rows, the
 // tuning or the grid.
+//
+// `halves` is that of PackedMatrix. Where it is 2 no group has k of both
+// halves, so that either half of the tree is what a rank with half of K has.
 #pragma once
 
 #include <cuda.h>
@@ -22,36 +25,48 @@ inline constexpr int64_t kSkinnyMaxRows = 64;
 inline constexpr int64_t kSkinnyGroup = 64;  // k of one step
 inline constexpr int kSkinnyMaxLeaves = 8;
 
-// Leaf l of L covers groups [l * G / L, (l + 1) * G / L), G = ceil(k / 64).
-[[nodiscard]] constexpr int SkinnyLeaves(int64_t k) {
-  const int64_t groups = (k + kSkinnyGroup - 1) / kSkinnyGroup;
+[[nodiscard]] constexpr int64_t SkinnyGroups(int64_t k, int halves) {
+  const int64_t parts = halves == 2 ? 2 : 1;
+  return parts * ((k / parts + kSkinnyGroup - 1) / kSkinnyGroup);
+}
+// Leaf l of L covers groups [l * G / L, (l + 1) * G / L). One of two halves has
+// half the leaves of both.
+[[nodiscard]] constexpr int SkinnyLeaves(int64_t k, int halves) {
+  const int64_t groups = SkinnyGroups(k, halves) * (halves == 1 ? 2 : 1);
   int leaves = kSkinnyMaxLeaves;
   while (leaves > 1 && leaves > groups) leaves /= 2;
-  return leaves;
+  return halves == 1 ? leaves / 2 : leaves;
 }
-
-// Leaves of one of the halves of a matrix whose columns two ranks share: the
-// same ones, so that a sum of both ranks' outputs goes on with the tree.
-[[nodiscard]] constexpr int SkinnyHalfLeaves(int64_t k) {
-  return SkinnyLeaves(2 * k) / 2;
+// Whether the last group of each half is filled up with zeros: boxes are of one
+// half then.
+[[nodiscard]] constexpr bool SkinnyHalvesApart(int64_t k, int halves) {
+  return halves == 2 && k / 2 % kSkinnyGroup != 0;
 }
 
 // A weight [n, k] as the kernels see it. Made once, when it is loaded; valid
 // on the device that was current then, while `w` is.
 struct SkinnyWeight {
-  CUtensorMap map;  // boxes of 32 rows x 64 k; unused by the plain kernel
+  CUtensorMap map;  // EncodeGroups, of 32 rows; unused by the plain kernel
   // Of an even n, boxes of 16 rows of the first half of W and the same 16 of
   // the second.
   CUtensorMap pairs;
   const void* w;  // bf16 [n, k], row stride ldw
   int64_t n, k, ldw;
-  int leaves;  // SkinnyLeaves(k), or of a half SkinnyHalfLeaves(k)
+  int halves;  // 0; 1 or 2 where two ranks may share k
+  int leaves;  // SkinnyLeaves()
   bool plain;  // before sm_90, or k or w do not suit the copy engine
 };
 
 // invalidValue: sizes that make no sense. Other codes: of the driver.
 [[nodiscard]] cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k,
-                                           int64_t ldw, SkinnyWeight* out);
+                                           int64_t ldw, SkinnyWeight* out,
+                                           int halves = 0);
+
+// The map of rows of k in boxes of box_rows x 64 k: of halves (tensor_map.h)
+// where these are apart.
+[[nodiscard]] cudaError_t EncodeGroups(const void* rows, int64_t count,
+                                       int64_t k, int halves, int64_t ld,
+                                       int box_rows, CUtensorMap* map);
 
 enum class SkinnyOut : int { kBf16, kF32 };
 
@@ -104,7 +119,8 @@ struct SkinnyArgs {
 // Whether a gated activation may be asked for, too.
 [[nodiscard]] inline bool TakesGates(const SkinnyWeight& weight, const void* x,
                                      int64_t ldx) {
-  return SuitsCopies(weight, x, ldx) && weight.n % 2 == 0;
+  return SuitsCopies(weight, x, ldx) && weight.n % 2 == 0 &&
+         !SkinnyHalvesApart(weight.k, weight.halves);
 }
 
 // Submits to the stream, as a programmatic dependent of the kernel before it:

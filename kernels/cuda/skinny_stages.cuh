@@ -19,8 +19,10 @@ inline constexpr int kBoxBytes = kBoxRows * 128;
 
 // What a launch is told besides the maps of W and x.
 struct SkinnyWork {
-  int m, n, k;
-  int leaf_shift;   // log2 of SkinnyLeaves(k)
+  int m, n;
+  int groups;       // of k
+  int half_groups;  // of a half of k where these are apart, else 0
+  int leaf_shift;   // log2 of SkinnyLeaves()
   int block_shift;  // log2 of the blocks of a cluster
   int slots;        // stages in flight per team
   SkinnySink sink;
@@ -54,9 +56,9 @@ struct SkinnyTile {
   return teams * stages * (stage_bytes + 8);
 }
 
-// What a box of W holds: 32 rows, or 16 gates, then the 16 rows that they scale
-// (SkinnyWeight).
-enum class SkinnyBoxes { kRows, kPairs };
+// What a box of W holds: 32 rows, of all k or of one half of it, or 16 gates,
+// then the 16 rows that they scale (SkinnyWeight).
+enum class SkinnyBoxes { kRows, kHalves, kPairs };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
@@ -66,12 +68,13 @@ class SkinnyStages {
  public:
   // The groups [group, end) of K; rows of W, or pairs of them, and rows of x
   // from these on.
-  __device__ SkinnyStages(uint32_t stages, uint32_t barriers, int slots,
-                          SkinnyBoxes boxes, int first_row, int first_token,
-                          int group, int end)
+  __device__ SkinnyStages(uint32_t stages, uint32_t barriers,
+                          const SkinnyWork& work, SkinnyBoxes boxes,
+                          int first_row, int first_token, int group, int end)
       : stages_(stages),
         barriers_(barriers),
-        slots_(slots),
+        slots_(work.slots),
+        half_groups_(work.half_groups),
         boxes_(boxes),
         first_row_(first_row),
         first_token_(first_token),
@@ -139,8 +142,11 @@ class SkinnyStages {
     for (int part = 0; part < Tile::kRowParts; ++part) {
       const uint32_t to = stages_ + Tile::kStageBytes * slot + kBoxBytes * part;
       if (boxes_ == SkinnyBoxes::kPairs) {
-        CopyPairBox(to, map, group * kGroup, first_row_ + kBoxRows / 2 * part,
-                    barrier, policy);
+        CopyBoxOf(0, to, map, group * kGroup, first_row_ + kBoxRows / 2 * part,
+                  barrier, policy);
+      } else if (boxes_ == SkinnyBoxes::kHalves) {
+        CopyBoxOf(HalfOf(group), to, map, ColumnOf(group),
+                  first_row_ + kBoxRows * part, barrier, policy);
       } else {
         CopyBox(to, map, group * kGroup, first_row_ + kBoxRows * part, barrier,
                 policy);
@@ -148,12 +154,26 @@ class SkinnyStages {
     }
   }
   __device__ void StartX(const CUtensorMap& x_map, int slot, int group) const {
-    CopyBox(stages_ + Tile::kStageBytes * slot + Tile::kWBytes, x_map,
-            group * kGroup, first_token_, barriers_ + 8 * slot);
+    const uint32_t barrier = barriers_ + 8 * slot;
+    const uint32_t to = stages_ + Tile::kStageBytes * slot + Tile::kWBytes;
+    if (boxes_ == SkinnyBoxes::kHalves) {
+      CopyBoxOf(HalfOf(group), to, x_map, ColumnOf(group), first_token_,
+                barrier);
+    } else {
+      CopyBox(to, x_map, group * kGroup, first_token_, barrier);
+    }
+  }
+  // Where a group begins in a map of halves.
+  __device__ int HalfOf(int group) const {
+    return group < half_groups_ ? 0 : 1;
+  }
+  __device__ int ColumnOf(int group) const {
+    return (group - HalfOf(group) * half_groups_) * kGroup;
   }
 
   uint32_t stages_, barriers_;
   int slots_;
+  int half_groups_;
   SkinnyBoxes boxes_;
   int first_row_, first_token_;
   int next_, end_;  // group to copy next

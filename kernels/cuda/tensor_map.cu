@@ -55,6 +55,18 @@ cudaError_t EncodeMap(const void* matrix, int64_t rows, int64_t columns,
       map);
 }
 
+cudaError_t EncodeHalfMap(const void* matrix, int64_t rows, int64_t columns,
+                          int64_t ld, int box_rows, int box_columns,
+                          CUtensorMap* map) {
+  return Encode<3>(
+      matrix,
+      {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows), 2},
+      {ld, columns},
+      {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows),
+       1},
+      map);
+}
+
 cudaError_t EncodePairMap(const void* matrix, int64_t pairs, int64_t columns,
                           int64_t ld, int box_pairs, int box_columns,
                           CUtensorMap* map) {

@@ -16,6 +16,14 @@ namespace baton::cuda {
                                     int64_t columns, int64_t ld, int box_rows,
                                     int box_columns, CUtensorMap* map);
 
+// A matrix [rows, 2 * columns] as two of `columns`, side by side: boxes are of
+// one of them, and what is outside it reads as zeros. Columns are a multiple of
+// 8.
+[[nodiscard]] cudaError_t EncodeHalfMap(const void* matrix, int64_t rows,
+                                        int64_t columns, int64_t ld,
+                                        int box_rows, int box_columns,
+                                        CUtensorMap* map);
+
 // A matrix [2 * pairs, columns] as pairs of row p and row pairs + p: boxes have
 // the first rows of box_pairs of them, then the second ones, as EncodeMap has
 // rows.

@@ -38,14 +38,23 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column,
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
-// The same of a map of pairs (tensor_map.h), from pair `pair` on.
-__device__ inline void CopyPairBox(uint32_t to, const CUtensorMap& map,
-                                   int column, int pair, uint32_t barrier,
-                                   uint64_t policy) {
+// The same of a map of three dimensions (tensor_map.h): of halves, of one of
+// them; of pairs, from pair `row` and 0 on.
+__device__ inline void CopyBoxOf(int third, uint32_t to, const CUtensorMap& map,
+                                 int column, int row, uint32_t barrier,
+                                 uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::"
       "bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-      "l"(&map), "r"(column), "r"(pair), "r"(0), "r"(barrier), "l"(policy)
+      "l"(&map), "r"(column), "r"(row), "r"(third), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ inline void CopyBoxOf(int third, uint32_t to, const CUtensorMap& map,
+                                 int column, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::"
+      "bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(third), "r"(barrier)
       : "memory");
 }
 __device__ inline void PrefetchMap(const CUtensorMap& map) {

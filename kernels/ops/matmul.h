@@ -37,8 +37,9 @@ inline constexpr int64_t kPackDepth = 32;
   }
   return 1;
 }
-// On CUDA two ranks may share a K of this size.
-inline constexpr int64_t kCudaHalfDepth = 64;
+// On CUDA two ranks may share a K of this size: rows of a half, too, are whole
+// pieces of 16 bytes.
+inline constexpr int64_t kCudaHalfDepth = 8;
 [[nodiscard]] constexpr bool HasCudaHalves(int64_t k) {
   return k % (2 * kCudaHalfDepth) == 0;
 }

@@ -16,6 +16,7 @@
 #include "tests/device/check_enter.cuh"
 #include "tests/device/check_experts.cuh"
 #include "tests/device/check_grouped_prompt.cuh"
+#include "tests/device/check_halves.cuh"
 #include "tests/device/check_latent.cuh"
 #include "tests/device/check_rotate.cuh"
 #include "tests/device/check_rows.cuh"
@@ -66,6 +67,12 @@ void CheckFew() {
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
+  CheckGroupedPromptCase({{3, 70, 1, 264, 192, true, 2}, Deal::kEnds});
+  CheckGroupedPromptCase({{3, 70, 1, 40, 256, true, 2}, Deal::kEnds});
+  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1104, false, 2});
+  CheckGroupedCase<Bf16>({8, 1, 5, 100, 1104, true, 2});
+  CheckGroupedHalves(&baton::cuda::GroupedMatmul, {4, 9, 2, 50, 96, true},
+                     GroupedPath::kPlain);
   CheckConvCase({40, 4, 8}, {1, 9, 35});
   CheckDeltaCase({128, 1, 8}, {1, 9, 20});
   CheckDeltaCase({20, 2, 5}, {1, 9, 20});
@@ -107,6 +114,7 @@ int main(int argc, char** argv) {
   run("rows", &baton::check::CheckRows);
   run("experts", &baton::check::CheckExperts);
   run("experts", &baton::check::CheckGroupedPrompts);
+  run("experts", &baton::check::CheckExpertsByHalves);
   run("delta", &baton::check::CheckDelta);
   run("latent", &baton::check::CheckLatent);
   run("rotate", &baton::check::CheckRotate);

@@ -206,12 +206,13 @@ class ExpertsOnDevice {
  public:
   // At `w`, row stride ld.
   ExpertsOnDevice(const Bf16* w, int64_t experts, int64_t n, int64_t k,
-                  int64_t ld)
+                  int64_t ld, int halves)
       : skinny_(experts), maps_(experts), pairs_(experts), pointers_(experts) {
     std::vector<CUtensorMap> maps, pairs;
     std::vector<const void*> pointers;
     for (int64_t e = 0; e < experts; ++e) {
-      CUDA_OK(cuda::MakeSkinnyWeight(w + e * n * ld, n, k, ld, &skinny_[e]));
+      CUDA_OK(cuda::MakeSkinnyWeight(w + e * n * ld, n, k, ld, &skinny_[e],
+                                     halves));
       maps.push_back(skinny_[e].map);
       pairs.push_back(skinny_[e].pairs);
       pointers.push_back(skinny_[e].w);
@@ -232,6 +233,7 @@ class ExpertsOnDevice {
             .n = skinny_[0].n,
             .k = skinny_[0].k,
             .ldw = skinny_[0].ldw,
+            .halves = skinny_[0].halves,
             .leaves = skinny_[0].leaves,
             .plain = skinny_[0].plain};
   }
@@ -245,6 +247,7 @@ class ExpertsOnDevice {
 struct GroupedCase {
   int64_t experts, tokens, top, n, k;
   bool row_a_slot;
+  int halves = 0;  // of k, as PackedMatrix has it
 
   [[nodiscard]] int64_t slots() const { return tokens * top; }
   [[nodiscard]] int64_t rows() const { return row_a_slot ? slots() : tokens; }
@@ -255,8 +258,9 @@ inline std::string NameOf(const char* kernel, const GroupedCase& c) {
   return Name("%s experts %d tokens %d top %d", kernel,
               static_cast<int>(c.experts), static_cast<int>(c.tokens),
               static_cast<int>(c.top)) +
-         Name(" n %d k %d%s", static_cast<int>(c.n), static_cast<int>(c.k),
-              c.row_a_slot ? ", a row a slot" : "");
+         Name(" n %d k %d%s%s", static_cast<int>(c.n), static_cast<int>(c.k),
+              c.row_a_slot ? ", a row a slot" : "",
+              c.halves == 2 ? ", by halves" : "");
 }
 
 // Distinct experts of each token; few of them get most of the rows. One slot
@@ -287,7 +291,7 @@ void CheckGroupedCase(const GroupedCase& c, cuda::SkinnyActivation activation =
   const int64_t ldo = c.n + 5;
   const Device<Bf16> w(RandomBf16(c.experts * c.n * ld, 1));
   const Device<Bf16> x(RandomBf16(c.rows() * ld, 2));
-  const ExpertsOnDevice weights(w.data(), c.experts, c.n, c.k, ld);
+  const ExpertsOnDevice weights(w.data(), c.experts, c.n, c.k, ld, c.halves);
   const std::vector<int32_t> experts = ChooseExperts(c);
   const Device<int32_t> dexperts(experts);
   Device<T> out(slots * ldo);

@@ -61,7 +61,7 @@ class GroupedPromptCheck {
         experts_(ExpertsOf(c)),
         x_(RandomBf16(c_.rows() * c_.ld(), 2)),
         w_(RandomBf16(c_.experts * c_.n * c_.ld(), 1)),
-        weights_(w_.data(), c_.experts, c_.n, c_.k, c_.ld()),
+        weights_(w_.data(), c_.experts, c_.n, c_.k, c_.ld(), c_.halves),
         name_(NameOf(c.deal == Deal::kMixed ? "grouped prompt"
                      : c.deal == Deal::kOne ? "grouped prompt to one"
                                             : "grouped prompt to two",
@@ -107,13 +107,16 @@ class GroupedPromptCheck {
     const Device<int32_t> dexperts(experts);
     const Device<T> out(slots * ldo_);
     const Device<char> plan(cuda::GroupedPlanBytes(slots));
+    const Device<char> scratch(
+        cuda::GroupedPromptScratchBytes(weights_.weights()));
     CUDA_OK(cuda::GroupedPromptMatmul(
         weights_.weights(),
         {dx.data(), count * token_rows, c_.ld(), dexperts.data(), count, c_.top,
-         c_.top, out.data(), ldo_, kOutOf<T>, plan.data()},
+         c_.top, out.data(), ldo_, kOutOf<T>, plan.data(), scratch.data()},
         nullptr));
     const std::vector<T> got = out.Download();
-    Expect(out.GuardsHold() && plan.GuardsHold(), name_ + " guards");
+    Expect(out.GuardsHold() && plan.GuardsHold() && scratch.GuardsHold(),
+           name_ + " guards");
     return got;
   }
 
@@ -192,7 +195,7 @@ inline void CheckGroupedPromptRefusals() {
     return cuda::GroupedPromptMatmul(weights, wrong, nullptr) ==
            cudaErrorInvalidValue;
   };
-  const ExpertsOnDevice weights(w.data(), 2, 24, 64, 64);
+  const ExpertsOnDevice weights(w.data(), 2, 24, 64, 64, 0);
   Expect(!refuses(weights.weights(), args), "grouped prompt takes what fits");
   cuda::GroupedArgs unaligned = args;
   unaligned.out = out.data() + 1;
@@ -200,10 +203,12 @@ inline void CheckGroupedPromptRefusals() {
   unaligned = args;
   unaligned.ldx = 68;
   Expect(refuses(weights.weights(), unaligned), "grouped prompt, odd ldx");
-  const ExpertsOnDevice odd_n(w.data(), 2, 23, 64, 64);
+  const ExpertsOnDevice odd_n(w.data(), 2, 23, 64, 64, 0);
   Expect(refuses(odd_n.weights(), args), "grouped prompt, odd n");
-  const ExpertsOnDevice odd_k(w.data(), 2, 24, 63, 64);
+  const ExpertsOnDevice odd_k(w.data(), 2, 24, 63, 64, 0);
   Expect(refuses(odd_k.weights(), args), "grouped prompt, odd k");
+  const ExpertsOnDevice halves(w.data(), 2, 24, 64, 64, 2);
+  Expect(refuses(halves.weights(), args), "grouped prompt, no room for halves");
 }
 
 inline void CheckGroupedPrompts() {
@@ -217,11 +222,15 @@ inline void CheckGroupedPrompts() {
     }
     CheckGroupedPromptCase({{5, tokens, 1, 8, 8, false}, Deal::kOne});
     CheckGroupedPromptCase({{3, tokens, 3, 512, 256, true}, Deal::kEnds});
+    CheckGroupedPromptCase({{3, tokens, 3, 520, 256, true, 2}, Deal::kEnds});
+    CheckGroupedPromptCase({{8, tokens, 2, 264, 192, true, 2}, Deal::kMixed});
   }
   // Several bands of parts of one expert; many tiles of a block.
   CheckGroupedPromptCase({{2, 4500, 1, 776, 136, false}, Deal::kOne});
   CheckGroupedPromptCase({{7, 3001, 2, 520, 4096, false}, Deal::kMixed});
   CheckGroupedPromptCase({{256, 1024, 8, 512, 192, true}, Deal::kMixed});
+  CheckGroupedPromptCase({{7, 3001, 2, 520, 4096, false, 2}, Deal::kMixed});
+  CheckGroupedPromptCase({{64, 1024, 8, 776, 96, true, 2}, Deal::kMixed});
 }
 
 }  // namespace baton::check

@@ -86,7 +86,10 @@ inline std::vector<int32_t> RandomExperts(const GroupedCase& c) {
 
 inline void BenchProduct(const char* name, const ExpertsMemory& memory,
                          const GroupedCase& c) {
-  const ExpertsOnDevice weights(memory.w.data(), c.experts, c.n, c.k, c.k);
+  const ExpertsOnDevice weights(memory.w.data(), c.experts, c.n, c.k, c.k,
+                                c.halves);
+  const Device<char> scratch(
+      cuda::GroupedPromptScratchBytes(weights.weights()));
   const Device<int32_t> experts(RandomExperts(c));
   const cuda::GroupedArgs args = {memory.x.data(),
                                   c.rows(),
@@ -98,7 +101,8 @@ inline void BenchProduct(const char* name, const ExpertsMemory& memory,
                                   memory.out.data(),
                                   c.n,
                                   cuda::SkinnyOut::kBf16,
-                                  memory.plan.data()};
+                                  memory.plan.data(),
+                                  scratch.data()};
   const double us = TimeEach(4, [&](int, cudaStream_t stream) {
     CUDA_OK(cuda::GroupedPromptMatmul(weights.weights(), args, stream));
   });
@@ -116,7 +120,7 @@ inline void BenchProduct(const char* name, const ExpertsMemory& memory,
   const double flop = 2.0 * static_cast<double>(c.n * c.k);
   const double m = static_cast<double>(c.slots());
   std::printf(
-      "%-18s %5d rows %8.1f us (sort %5.1f) %5.0f TFLOP/s, W %5.0f GB/s; "
+      "%-24s %5d rows %8.1f us (sort %5.1f) %5.0f TFLOP/s, W %5.0f GB/s; "
       "cuBLASLt, one matrix %5.0f TFLOP/s\n",
       name, static_cast<int>(c.tokens), us, sort_us, m * flop / us / 1e6,
       static_cast<double>(c.experts) * flop / us / 1e3,
@@ -134,11 +138,14 @@ inline void BenchExperts() {
     const ExpertsMemory memory(m, 8192);
     const std::string gate_up = std::string(m.name) + " gate|up";
     const std::string down = std::string(m.name) + " down";
+    const std::string halves = down + ", halves";
     for (const int64_t tokens : {8192, 2048, 1024, 128}) {
       BenchProduct(gate_up.c_str(), memory,
                    {m.experts, tokens, m.top, 2 * m.ffn, m.hidden, false});
       BenchProduct(down.c_str(), memory,
                    {m.experts, tokens, m.top, m.hidden, m.ffn, true});
+      BenchProduct(halves.c_str(), memory,
+                   {m.experts, tokens, m.top, m.hidden, m.ffn, true, 2});
     }
   }
 }

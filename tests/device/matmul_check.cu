@@ -45,8 +45,10 @@ int main(int argc, char** argv) {
   int failures = 0;
   if (argc > 1 && asked("sanitize")) {
     failures += Timed("skinny, few", baton::test::CheckSkinnyFew);
+    failures += Timed("halves, few", baton::test::CheckHalvesFew);
   }
   if (asked("check")) failures += Timed("skinny", baton::test::CheckSkinny);
+  if (asked("check")) failures += Timed("halves", baton::test::CheckHalves);
   if (asked("lt")) failures += Timed("lt", baton::test::CheckLt);
   if (asked("lt")) Timed("lt bench", baton::test::BenchLt);
   if (asked("bench")) Timed("skinny bench", baton::test::BenchSkinny);

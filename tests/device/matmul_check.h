@@ -55,9 +55,10 @@ inline constexpr SkinnyCandidate kSkinnyCandidates[] = {
     {"1x8 cluster 8", 64, {1, 8, 0, 8}},
 };
 
-int CheckSkinny();
-int CheckSkinnyFew();  // for compute-sanitizer   // values, bits, activations,
-                       // chains of dependent kernels
+int CheckSkinny();     // values, bits, activations, chains of dependent kernels
+int CheckSkinnyFew();  // for compute-sanitizer
+int CheckHalves();     // of a k that two ranks may share
+int CheckHalvesFew();  // for compute-sanitizer
 int CheckLt();         // values, bits
 void BenchSkinny();    // bandwidth
 void BenchSmall();     // the same of small models, one row and eight

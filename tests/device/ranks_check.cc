@@ -1,103 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks and measures the sums and moves of two ranks on GPUs: on two where
-// there are two, else both on one.
+// Checks and measures the sums, moves and products of two ranks on GPUs: on two
+// where there are two, else both on one.
 //   ranks_check [check|speed]
 // Exit status: 0 if nothing failed.
+#include "tests/device/ranks_check.h"
+
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <array>
 #include <barrier>
-#include <cstdio>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/rank_group.h"
-#include "runtime/base/check.h"
-#include "runtime/tensor/cuda_device.h"
-#include "runtime/tensor/tensor.h"
 
 namespace baton::check {
 namespace {
 
 constexpr float kEps = 1e-5f;
-int failures = 0;
-
-void Expect(bool holds, const std::string& what) {
-  if (holds) return;
-  ++failures;
-  std::printf("FAIL %s\n", what.c_str());
-}
-
-// A rank's device and stream.
-struct End {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
-
-  [[nodiscard]] Tensor Upload(DType dtype, Shape shape, const void* from) {
-    Tensor tensor = Tensor::Allocate(*device, dtype, shape).value();
-    BATON_CHECK(device
-                    ->Copy(tensor.view().data(),
-                           static_cast<const std::byte*>(from), tensor.bytes(),
-                           *stream)
-                    .ok());
-    BATON_CHECK(stream->Synchronize().ok());
-    return tensor;
-  }
-  [[nodiscard]] std::vector<std::byte> Download(const Tensor& tensor) {
-    std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
-    BATON_CHECK(
-        device
-            ->Copy(bytes.data(), tensor.view().data(), tensor.bytes(), *stream)
-            .ok());
-    BATON_CHECK(stream->Synchronize().ok());
-    return bytes;
-  }
-};
-
-struct Pair {
-  Pair() {
-    for (int i = 0; i < 2; ++i) {
-      End& end = ends[static_cast<size_t>(i)];
-      end.device = NewCudaDevice(i % CudaDeviceCount()).value();
-      end.stream = end.device->NewStream().value();
-    }
-    Device* const devices[] = {ends[0].device.get(), ends[1].device.get()};
-    group = NewCudaRanks(devices, absl::Seconds(20)).value();
-  }
-  // Runs `body` for both ranks at once.
-  void Run(const std::function<void(int, End&, Collective&)>& body) {
-    std::thread other([&] { body(1, ends[1], group->rank(1)); });
-    body(0, ends[0], group->rank(0));
-    other.join();
-  }
-
-  std::array<End, 2> ends;
-  std::unique_ptr<RankGroup> group;
-};
-
-template <typename T>
-std::vector<T> Random(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<T> values;
-  for (int64_t i = 0; i < count; ++i) {
-    values.push_back(static_cast<T>(normal(random)));
-  }
-  return values;
-}
-
-template <typename T>
-bool Equal(const std::vector<std::byte>& bytes, const std::vector<T>& wanted) {
-  return bytes.size() == wanted.size() * sizeof(T) &&
-         std::memcmp(bytes.data(), wanted.data(), bytes.size()) == 0;
-}
 
 void CheckSum(Pair& pair, int64_t rows, int64_t n) {
   const std::string what = fmt::format("sum of {} rows of {}", rows, n);
@@ -327,6 +245,7 @@ void Check() {
     }
   }
   CheckGraphs(pair);
+  CheckProducts(pair);
   CheckAbort();
 }
 
@@ -335,6 +254,7 @@ void Check() {
 
 int main(int argc, char** argv) {
   using namespace baton::check;
+  const int& failures = TheFailures();
   const std::string what = argc > 1 ? argv[1] : "check";
   std::printf("%d GPUs\n", baton::CudaDeviceCount());
   if (what == "check") Check();

@@ -27,7 +27,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 # Checkpoints whose sizes let two GPUs share a stage.
-SHARED = ["apertus", "arcee", "nanbeige", "exaone4-tied", "exaone4-hybrid"]
+SHARED = ["apertus", "arcee", "nanbeige", "exaone4-tied", "exaone4-hybrid",
+          "mixtral", "spark2_5", "kimi_linear"]
 # What `baton serve` says.
 LISTENING = r"^baton: listening on"
 SERVING = r"controller\.serving"
@@ -146,7 +147,7 @@ class Runner:
     # --- The parts
 
     def kernels(self):
-        self.check("kernels: matmul", ["matmul_check", "check"], 60)
+        self.check("kernels: matmul", ["matmul_check", "check"], 90)
         self.check("kernels: cuBLASLt", ["matmul_check", "lt"], 60)
         self.check("kernels: attention, rows, sampling",
                    ["attention_check", "check"], 60)
@@ -223,7 +224,7 @@ class Runner:
                         median(row["host_us_per_visit"]), 100, "us", below=True)
 
     def ranks(self):
-        self.check("ranks", ["ranks_check", "check"], 60)
+        self.check("ranks", ["ranks_check", "check"], 120)
         text = self.check("ranks: speed", ["ranks_check", "speed"], 60, keep=4)
         for line in (text or "").split("\n"):
             call = re.match(r"all-reduce \+ add \+ norm, (\d+) rows of (\d+): "

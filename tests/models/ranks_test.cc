@@ -140,19 +140,28 @@ TEST_F(RanksOfTest, AStageRefuseWhatDoesNotDivide) {
   }
 }
 
-TEST(RanksOfGpusTest, TwoShareInputsInHalvesOfWholeGroups) {
+TEST(RanksOfGpusTest, TwoShareInputsInHalvesOfWholePieces) {
   const Shared shared("arcee", {{"head_dim", 32}});
   const DeviceKind cuda = DeviceKind::kCuda;
   EXPECT_TRUE(CheckRanks(shared.tensors, 2, cuda).ok());
   const Status four = CheckRanks(shared.tensors, 4, cuda);
   EXPECT_EQ(four.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(Message(four), HasSubstr("4 ranks on GPUs"));
-  // 8 heads of 24: 192 inputs of the output projection.
-  const Shared odd("arcee", {{"head_dim", 24}});
-  EXPECT_TRUE(CheckRanks(odd.tensors, 2).ok());
-  const Status halves = CheckRanks(odd.tensors, 2, cuda);
+  // 4 heads of 44 and of 42: 176 and 168 inputs of the output projection.
+  const auto heads_of = [&](int64_t size) {
+    const Shared shared("arcee",
+                        {{"num_attention_heads", 4}, {"head_dim", size}});
+    return CheckRanks(shared.tensors, 2, cuda);
+  };
+  EXPECT_TRUE(heads_of(44).ok());
+  const Status halves = heads_of(42);
   EXPECT_EQ(halves.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(Message(halves), HasSubstr("192 inputs are no multiple of 128"));
+  EXPECT_THAT(Message(halves), HasSubstr("168 inputs are no multiple of 16"));
+}
+
+TEST(RanksOfGpusTest, TwoShareExpertsOf96Inputs) {
+  const Shared shared("kimi-linear", {{"moe_intermediate_size", 96}});
+  EXPECT_TRUE(CheckRanks(shared.tensors, 2, DeviceKind::kCuda).ok());
 }
 
 TEST_F(RanksOfTest, AStageNameSparksFusedTensor) {
