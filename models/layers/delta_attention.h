@@ -62,6 +62,7 @@ class KimiDeltaAttention {
              {"g_a_proj", shape.head_dim, split::kWhole},
              {"b_proj", shape.heads, split::Outputs(shape.heads)}},
             shape.hidden),
+        gates_{.most = 2},
         out_(w, {{"o_proj", shape.hidden, split::Inputs(shape.heads)}},
              shape.Wide()),
         taps_(Taps(w, shape)),
@@ -78,7 +79,7 @@ class KimiDeltaAttention {
       const FusedRows rows = {.name = name,
                               .rows = shape.Wide(),
                               .split = split::Outputs(shape.heads)};
-      gates_.Add(w.Matrix({&rows, 1}, shape.head_dim));
+      w.AddMatrix({&rows, 1}, shape.head_dim, gates_);
     }
   }
 
