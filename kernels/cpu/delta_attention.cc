@@ -192,8 +192,20 @@ Status GatedRmsNormCpu(const GatedRmsNorm::Args& args, Stream& stream) {
   return OkStatus();
 }
 
+template <typename T, CpuIsa kIsa>
+Status DeltaRuleNormedCpu(const DeltaRuleNormed::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR((DeltaRuleCpu<T, kIsa>(args.rule, stream)));
+  return GatedRmsNormCpu<T, kIsa>({.x = args.rule.out,
+                                   .weight = args.weight,
+                                   .gate = args.gate,
+                                   .out = args.rule.out,
+                                   .eps = args.eps},
+                                  stream);
+}
+
 BATON_INSTANTIATE_CPU(ShortConvCpu, ShortConv);
 BATON_INSTANTIATE_CPU(DeltaRuleCpu, DeltaRule);
 BATON_INSTANTIATE_CPU(GatedRmsNormCpu, GatedRmsNorm);
+BATON_INSTANTIATE_CPU(DeltaRuleNormedCpu, DeltaRuleNormed);
 
 }  // namespace baton::cpu

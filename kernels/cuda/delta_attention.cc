@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "kernels/cuda/batch_shapes.h"
 #include "kernels/cuda/delta_rows.h"
 #include "kernels/cuda/delta_rule.h"
 #include "kernels/cuda/kernels.h"
@@ -47,6 +48,70 @@ const float* FloatsOf(ConstView view) {
   return reinterpret_cast<const float*>(view.data());
 }
 
+StatusOr<DeltaRuleArgs> RuleOf(const baton::DeltaRule::Args& args) {
+  ShapeMatch match("delta_rule");
+  const std::pair<const char*, ConstView> inputs[] = {{"q", args.q},
+                                                      {"k", args.k},
+                                                      {"v", args.v},
+                                                      {"decay", args.decay},
+                                                      {"out", args.out}};
+  for (const auto& [name, view] : inputs) {
+    match.Match(name, view, {"tokens", "heads", "dim"})
+        .IsType(name, view, DType::kBF16);
+  }
+  match.Match("beta", args.beta, {"tokens", "heads"})
+      .Match("rate", args.rate, {"heads"})
+      .Match("decay_bias", args.decay_bias, {"heads", "dim"})
+      .IsType("beta", args.beta, DType::kBF16)
+      .IsType("rate", args.rate, DType::kF32)
+      .IsType("decay_bias", args.decay_bias, DType::kF32);
+  BATON_RETURN_IF_ERROR(match.status());
+  const int64_t heads = match["heads"];
+  const int64_t dim = match["dim"];
+  match.Require(dim <= kMaxDeltaDim, "heads have up to 224 dimensions")
+      .Require(args.decay_bias.contiguous(), "decay_bias is contiguous");
+  MatchStates(match, args.batch, args.states,
+              heads * dim * dim * SizeOf(DType::kF32), match["tokens"]);
+  BATON_RETURN_IF_ERROR(match.status());
+  return DeltaRuleArgs{.q = InputOf(args.q),
+                       .k = InputOf(args.k),
+                       .v = InputOf(args.v),
+                       .decay = InputOf(args.decay),
+                       .beta = InputOf(args.beta),
+                       .rate = FloatsOf(args.rate),
+                       .decay_bias = FloatsOf(args.decay_bias),
+                       .states = SlotsOf(args.states),
+                       .sequences = SequencesOf(*args.batch->device),
+                       .out = args.out.data(),
+                       .out_stride = args.out.row_stride(),
+                       .rows = match["tokens"],
+                       .heads = heads,
+                       .dim = dim};
+}
+
+// Of what the rule gives, in place.
+StatusOr<GatedNormArgs> NormOf(const baton::DeltaRuleNormed::Args& args) {
+  const View out = args.rule.out;
+  ShapeMatch match("gated_rms_norm");
+  match.Match("out", out, {"tokens", "heads", "dim"})
+      .Match("weight", args.weight, {"dim"})
+      .Match("gate", args.gate, {"tokens", "heads", "dim"})
+      .IsType("weight", args.weight, DType::kF32)
+      .IsType("gate", args.gate, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  return GatedNormArgs{.x = out.data(),
+                       .x_stride = out.row_stride(),
+                       .weight = FloatsOf(args.weight),
+                       .gate = args.gate.data(),
+                       .gate_stride = args.gate.row_stride(),
+                       .out = out.data(),
+                       .out_stride = out.row_stride(),
+                       .rows = match["tokens"],
+                       .heads = match["heads"],
+                       .dim = match["dim"],
+                       .eps = args.eps};
+}
+
 }  // namespace
 
 Status ShortConvCuda(const ShortConv::Args& args, Stream& stream) {
@@ -80,73 +145,19 @@ Status ShortConvCuda(const ShortConv::Args& args, Stream& stream) {
       "short_conv");
 }
 
-Status DeltaRuleCuda(const baton::DeltaRule::Args& args, Stream& stream) {
-  ShapeMatch match("delta_rule");
-  const std::pair<const char*, ConstView> inputs[] = {{"q", args.q},
-                                                      {"k", args.k},
-                                                      {"v", args.v},
-                                                      {"decay", args.decay},
-                                                      {"out", args.out}};
-  for (const auto& [name, view] : inputs) {
-    match.Match(name, view, {"tokens", "heads", "dim"})
-        .IsType(name, view, DType::kBF16);
+Status DeltaRuleNormedCuda(const baton::DeltaRuleNormed::Args& args,
+                           Stream& stream) {
+  BATON_ASSIGN_OR_RETURN(const DeltaRuleArgs rule, RuleOf(args.rule));
+  BATON_ASSIGN_OR_RETURN(const GatedNormArgs norm, NormOf(args));
+  const cudaStream_t cuda = CudaStreamOf(stream);
+  if (HasOneRowEach(*args.rule.batch)) {
+    const cudaError_t error = DeltaRuleNormed(rule, norm, cuda);
+    if (error != cudaErrorNotSupported) {
+      return CudaStatus(error, "delta_rule_normed");
+    }
   }
-  match.Match("beta", args.beta, {"tokens", "heads"})
-      .Match("rate", args.rate, {"heads"})
-      .Match("decay_bias", args.decay_bias, {"heads", "dim"})
-      .IsType("beta", args.beta, DType::kBF16)
-      .IsType("rate", args.rate, DType::kF32)
-      .IsType("decay_bias", args.decay_bias, DType::kF32);
-  BATON_RETURN_IF_ERROR(match.status());
-  const int64_t heads = match["heads"];
-  const int64_t dim = match["dim"];
-  match.Require(dim <= kMaxDeltaDim, "heads have up to 224 dimensions")
-      .Require(args.decay_bias.contiguous(), "decay_bias is contiguous");
-  MatchStates(match, args.batch, args.states,
-              heads * dim * dim * SizeOf(DType::kF32), match["tokens"]);
-  BATON_RETURN_IF_ERROR(match.status());
-  return CudaStatus(DeltaRule({.q = InputOf(args.q),
-                               .k = InputOf(args.k),
-                               .v = InputOf(args.v),
-                               .decay = InputOf(args.decay),
-                               .beta = InputOf(args.beta),
-                               .rate = FloatsOf(args.rate),
-                               .decay_bias = FloatsOf(args.decay_bias),
-                               .states = SlotsOf(args.states),
-                               .sequences = SequencesOf(*args.batch->device),
-                               .out = args.out.data(),
-                               .out_stride = args.out.row_stride(),
-                               .rows = match["tokens"],
-                               .heads = heads,
-                               .dim = dim},
-                              CudaStreamOf(stream)),
-                    "delta_rule");
-}
-
-Status GatedRmsNormCuda(const GatedRmsNorm::Args& args, Stream& stream) {
-  ShapeMatch match("gated_rms_norm");
-  match.Match("x", args.x, {"tokens", "heads", "dim"})
-      .Match("weight", args.weight, {"dim"})
-      .Match("gate", args.gate, {"tokens", "heads", "dim"})
-      .Match("out", args.out, {"tokens", "heads", "dim"})
-      .IsType("x", args.x, DType::kBF16)
-      .IsType("weight", args.weight, DType::kF32)
-      .IsType("gate", args.gate, DType::kBF16)
-      .IsType("out", args.out, DType::kBF16);
-  BATON_RETURN_IF_ERROR(match.status());
-  return CudaStatus(GatedNormRows({.x = args.x.data(),
-                                   .x_stride = args.x.row_stride(),
-                                   .weight = FloatsOf(args.weight),
-                                   .gate = args.gate.data(),
-                                   .gate_stride = args.gate.row_stride(),
-                                   .out = args.out.data(),
-                                   .out_stride = args.out.row_stride(),
-                                   .rows = match["tokens"],
-                                   .heads = match["heads"],
-                                   .dim = match["dim"],
-                                   .eps = args.eps},
-                                  CudaStreamOf(stream)),
-                    "gated_rms_norm");
+  BATON_RETURN_IF_ERROR(CudaStatus(DeltaRule(rule, cuda), "delta_rule"));
+  return CudaStatus(GatedNormRows(norm, cuda), "gated_rms_norm");
 }
 
 }  // namespace baton::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/delta_rows.h"
+#include "kernels/cuda/gated_norm.cuh"
 #include "kernels/cuda/sequence_rows.cuh"
 
 namespace baton::cuda {
@@ -9,7 +10,6 @@ namespace {
 constexpr int kConvThreads = 128;
 constexpr int kConvRows = 32;  // of a part; no fewer than the taps
 constexpr int kConvAhead = 4;  // rows asked for at once
-constexpr int kNormLanes = 16;
 constexpr int kNormHeads = 8;  // of a block
 static_assert(kConvRows % kConvAhead == 0 && kConvRows >= kMaxTaps);
 
@@ -142,7 +142,6 @@ cudaError_t LaunchConv(const ShortConvArgs& args, cudaStream_t stream) {
 
 // ---- Gated norm ------------------------------------------------------------
 
-// Sixteen lanes a head; lane l keeps elements [8 (l + 16 v), + 8).
 template <bool kVectors, int kHeld>
 __global__ void __launch_bounds__(kNormLanes* kNormHeads)
     GatedNormKernel(GatedNormArgs args) {
@@ -170,12 +169,7 @@ __global__ void __launch_bounds__(kNormLanes* kNormHeads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(from[i], from[i], sum);
   }
-#pragma unroll
-  for (int width = kNormLanes / 2; width > 0; width /= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, width);
-  }
-  const float factor =
-      1.0f / sqrtf(sum / static_cast<float>(args.dim) + args.eps);
+  const float factor = GatedNormFactor(sum, args.dim, args.eps);
 #pragma unroll
   for (int v = 0; v < kHeld; ++v) {
     const int64_t at = 8 * (lane + v * kNormLanes);
@@ -186,7 +180,7 @@ __global__ void __launch_bounds__(kNormLanes* kNormHeads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float weight = at + i < n ? args.weight[at + i] : 0.0f;
-      y[i] = __fdividef(weight * (y[i] * factor), 1.0f + expf(-g[i]));
+      y[i] = GatedNormOf(y[i], factor, weight, g[i]);
     }
     StoreEight<kVectors>(out, at, n, Pack(y));
   }

@@ -76,4 +76,16 @@ struct GatedRmsNorm {
   };
 };
 
+// DeltaRule, then GatedRmsNorm of its `out` in place: one pass where the device
+// has a kernel for it.
+struct DeltaRuleNormed {
+  static constexpr std::string_view kName = "delta_rule_normed";
+  struct Args {
+    DeltaRule::Args rule;
+    ConstView weight;  // [dim] f32
+    ConstView gate;    // [tokens, heads, dim]
+    float eps;
+  };
+};
+
 }  // namespace baton

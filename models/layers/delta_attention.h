@@ -73,8 +73,7 @@ class KimiDeltaAttention {
         out_norm_(w.Constant(w.Values("o_norm.weight", {shape.head_dim}))),
         head_matmul_(w.Kernel<HeadMatmul>()),
         short_conv_(w.Kernel<ShortConv>()),
-        delta_rule_(w.Kernel<DeltaRule>()),
-        gated_norm_(w.Kernel<GatedRmsNorm>()) {
+        delta_rule_(w.Kernel<DeltaRuleNormed>()) {
     for (const std::string_view name : {"f_b_proj", "g_b_proj"}) {
       const FusedRows rows = {.name = name,
                               .rows = shape.Wide(),
@@ -99,22 +98,20 @@ class KimiDeltaAttention {
                          .batch = &step.batch(),
                          .out = qkv.view()});
     const Scratch heads = step.NewScratch(x.view().dim(0), shape_.Wide());
-    step.Run<DeltaRule>(delta_rule_,
-                        {.q = Heads(qkv.view(), 0),
-                         .k = Heads(qkv.view(), 1),
-                         .v = Heads(qkv.view(), 2),
-                         .decay = Heads(gates.view(), 0),
-                         .beta = all.view().Columns(beta, in_.out()),
-                         .rate = rate_.view(),
-                         .decay_bias = decay_bias_.view(),
-                         .states = step.states(0),
-                         .batch = &step.batch(),
-                         .out = Heads(heads.view(), 0)});
-    step.Run<GatedRmsNorm>(gated_norm_, {.x = Heads(heads.view(), 0),
-                                         .weight = out_norm_.view(),
-                                         .gate = Heads(gates.view(), 1),
-                                         .out = Heads(heads.view(), 0),
-                                         .eps = eps_});
+    step.Run<DeltaRuleNormed>(
+        delta_rule_, {.rule = {.q = Heads(qkv.view(), 0),
+                               .k = Heads(qkv.view(), 1),
+                               .v = Heads(qkv.view(), 2),
+                               .decay = Heads(gates.view(), 0),
+                               .beta = all.view().Columns(beta, in_.out()),
+                               .rate = rate_.view(),
+                               .decay_bias = decay_bias_.view(),
+                               .states = step.states(0),
+                               .batch = &step.batch(),
+                               .out = Heads(heads.view(), 0)},
+                      .weight = out_norm_.view(),
+                      .gate = Heads(gates.view(), 1),
+                      .eps = eps_});
     return {out_(heads.view(), step), step};
   }
 
@@ -168,8 +165,7 @@ class KimiDeltaAttention {
   Tensor out_norm_;    // [head_dim] f32
   KernelFn<HeadMatmul> head_matmul_;
   KernelFn<ShortConv> short_conv_;
-  KernelFn<DeltaRule> delta_rule_;
-  KernelFn<GatedRmsNorm> gated_norm_;
+  KernelFn<DeltaRuleNormed> delta_rule_;
 };
 
 }  // namespace baton

@@ -70,6 +70,7 @@ void CheckFew() {
   CheckDeltaCase({128, 1, 8}, {1, 9, 20});
   CheckDeltaCase({20, 2, 5}, {1, 9, 20});
   CheckGatedNormCase(3, 2, 128, 8);
+  CheckDeltaNormedCase({128, 2, 8}, {1, 3, 2});
   CheckHeadCase({2, 40, 72, 8});
   CheckHeadCase({2, 28, 20, 0});
   CheckLatentWriteCase(512, 64, 8);
