@@ -133,6 +133,13 @@ Status ShortConvCpu(const ShortConv::Args& args, Stream& stream) {
 }
 
 template <typename T, CpuIsa kIsa>
+Status ShortConvAndHeadMatmulCpu(const ShortConvAndHeadMatmul::Args& args,
+                                 Stream& stream) {
+  BATON_RETURN_IF_ERROR((ShortConvCpu<T, kIsa>(args.conv, stream)));
+  return HeadMatmulCpu<T, kIsa>(args.heads, stream);
+}
+
+template <typename T, CpuIsa kIsa>
 Status DeltaRuleCpu(const DeltaRule::Args& args, Stream& stream) {
   ShapeMatch match("delta_rule");
   const std::pair<const char*, ConstView> inputs[] = {{"q", args.q},
@@ -204,6 +211,7 @@ Status DeltaRuleNormedCpu(const DeltaRuleNormed::Args& args, Stream& stream) {
 }
 
 BATON_INSTANTIATE_CPU(ShortConvCpu, ShortConv);
+BATON_INSTANTIATE_CPU(ShortConvAndHeadMatmulCpu, ShortConvAndHeadMatmul);
 BATON_INSTANTIATE_CPU(DeltaRuleCpu, DeltaRule);
 BATON_INSTANTIATE_CPU(GatedRmsNormCpu, GatedRmsNorm);
 BATON_INSTANTIATE_CPU(DeltaRuleNormedCpu, DeltaRuleNormed);

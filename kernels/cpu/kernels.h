@@ -70,6 +70,9 @@ Status LatentAttentionCpu(const LatentAttention::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status ShortConvCpu(const ShortConv::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
+Status ShortConvAndHeadMatmulCpu(const ShortConvAndHeadMatmul::Args& args,
+                                 Stream& stream);
+template <typename T, CpuIsa kIsa>
 Status DeltaRuleCpu(const DeltaRule::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status GatedRmsNormCpu(const GatedRmsNorm::Args& args, Stream& stream);

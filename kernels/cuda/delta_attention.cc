@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kimi Delta Attention: shapes, then delta_rows.h and delta_rule.h.
+// Kimi Delta Attention: shapes, then conv_and_heads.h and delta_rule.h.
 #include "kernels/ops/delta_attention.h"
 
 #include <cstddef>
 #include <utility>
 
 #include "kernels/cuda/batch_shapes.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/conv_and_heads.h"
 #include "kernels/cuda/delta_rows.h"
 #include "kernels/cuda/delta_rule.h"
+#include "kernels/cuda/head_shapes.h"
 #include "kernels/cuda/kernels.h"
-#include "runtime/tensor/cuda_device.h"
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cuda {
@@ -46,6 +48,34 @@ DeltaInput InputOf(ConstView view) {
 
 const float* FloatsOf(ConstView view) {
   return reinterpret_cast<const float*>(view.data());
+}
+
+StatusOr<ShortConvArgs> ConvOf(const ShortConv::Args& args) {
+  ShapeMatch match("short_conv");
+  match.Match("x", args.x, {"tokens", "channels"})
+      .Match("weight", args.weight, {"taps", "channels"})
+      .Match("out", args.out, {"tokens", "channels"})
+      .IsType("x", args.x, DType::kBF16)
+      .IsType("weight", args.weight, DType::kF32)
+      .IsType("out", args.out, DType::kBF16);
+  BATON_RETURN_IF_ERROR(match.status());
+  const int64_t taps = match["taps"];
+  const int64_t channels = match["channels"];
+  match.Require(taps >= 1 && taps <= kMaxTaps, "there are 1 to 8 taps");
+  MatchStates(match, args.batch, args.states,
+              (taps - 1) * channels * SizeOf(DType::kBF16), match["tokens"]);
+  BATON_RETURN_IF_ERROR(match.status());
+  return ShortConvArgs{.x = args.x.data(),
+                       .x_stride = args.x.row_stride(),
+                       .weight = FloatsOf(args.weight),
+                       .weight_stride = args.weight.row_stride(),
+                       .states = SlotsOf(args.states),
+                       .sequences = SequencesOf(*args.batch->device),
+                       .out = args.out.data(),
+                       .out_stride = args.out.row_stride(),
+                       .rows = match["tokens"],
+                       .channels = channels,
+                       .taps = taps};
 }
 
 StatusOr<DeltaRuleArgs> RuleOf(const baton::DeltaRule::Args& args) {
@@ -114,35 +144,21 @@ StatusOr<GatedNormArgs> NormOf(const baton::DeltaRuleNormed::Args& args) {
 
 }  // namespace
 
-Status ShortConvCuda(const ShortConv::Args& args, Stream& stream) {
-  ShapeMatch match("short_conv");
-  match.Match("x", args.x, {"tokens", "channels"})
-      .Match("weight", args.weight, {"taps", "channels"})
-      .Match("out", args.out, {"tokens", "channels"})
-      .IsType("x", args.x, DType::kBF16)
-      .IsType("weight", args.weight, DType::kF32)
-      .IsType("out", args.out, DType::kBF16);
-  BATON_RETURN_IF_ERROR(match.status());
-  const int64_t taps = match["taps"];
-  const int64_t channels = match["channels"];
-  match.Require(taps >= 1 && taps <= kMaxTaps, "there are 1 to 8 taps");
-  MatchStates(match, args.batch, args.states,
-              (taps - 1) * channels * SizeOf(DType::kBF16), match["tokens"]);
-  BATON_RETURN_IF_ERROR(match.status());
-  return CudaStatus(
-      ShortConvRows({.x = args.x.data(),
-                     .x_stride = args.x.row_stride(),
-                     .weight = FloatsOf(args.weight),
-                     .weight_stride = args.weight.row_stride(),
-                     .states = SlotsOf(args.states),
-                     .sequences = SequencesOf(*args.batch->device),
-                     .out = args.out.data(),
-                     .out_stride = args.out.row_stride(),
-                     .rows = match["tokens"],
-                     .channels = channels,
-                     .taps = taps},
-                    CudaStreamOf(stream)),
-      "short_conv");
+Status ShortConvAndHeadMatmulCuda(
+    const baton::ShortConvAndHeadMatmul::Args& args, Stream& stream) {
+  Context& context = Context::Of(stream);
+  BATON_ASSIGN_OR_RETURN(const ShortConvArgs conv, ConvOf(args.conv));
+  BATON_ASSIGN_OR_RETURN(const HeadProducts heads,
+                         HeadProductsOf(args.heads, context));
+  const cudaError_t error =
+      ShortConvAndHeadMatmul(conv, heads.weights, heads.args, context.stream());
+  if (error != cudaErrorNotSupported) {
+    return CudaStatus(error, "short_conv_and_head_matmul");
+  }
+  BATON_RETURN_IF_ERROR(
+      CudaStatus(ShortConvRows(conv, context.stream()), "short_conv"));
+  return CudaStatus(HeadMatmul(heads.weights, heads.args, context.stream()),
+                    "head_matmul");
 }
 
 Status DeltaRuleNormedCuda(const baton::DeltaRuleNormed::Args& args,

@@ -15,7 +15,8 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<GroupedMatmul>(kCuda, kType, &cuda::GroupedMatmulCuda);
   registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
   registry.Add<RouteGrouped>(kCuda, kType, &cuda::RouteGroupedCuda);
-  registry.Add<ShortConv>(kCuda, kType, &cuda::ShortConvCuda);
+  registry.Add<ShortConvAndHeadMatmul>(kCuda, kType,
+                                       &cuda::ShortConvAndHeadMatmulCuda);
   registry.Add<DeltaRuleNormed>(kCuda, kType, &cuda::DeltaRuleNormedCuda);
   registry.Add<HeadMatmul>(kCuda, kType, &cuda::HeadMatmulCuda);
   registry.Add<LatentWrite>(kCuda, kType, &cuda::LatentWriteCuda);

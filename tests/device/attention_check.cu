@@ -67,6 +67,7 @@ void CheckFew() {
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
   CheckConvCase({40, 4, 8}, {1, 9, 35});
+  CheckConvAndHeadsCase({{40, 4, 8}, 2, 40, 72, {1, 9, 35}, 7});
   CheckDeltaCase({128, 1, 8}, {1, 9, 20});
   CheckDeltaCase({20, 2, 5}, {1, 9, 20});
   CheckGatedNormCase(3, 2, 128, 8);

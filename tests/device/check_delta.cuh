@@ -4,6 +4,7 @@
 #include "kernels/cuda/delta_rows.h"
 #include "kernels/cuda/delta_rule.h"
 #include "tests/device/check_conv.cuh"
+#include "tests/device/check_conv_and_heads.cuh"
 #include "tests/device/check_sequences.cuh"
 
 namespace baton::check {
@@ -347,6 +348,7 @@ inline void CheckDeltaNormedCase(const DeltaCase& c,
 
 inline void CheckDelta() {
   CheckConv();
+  CheckConvAndHeads();
   for (const DeltaCase& c : {DeltaCase{128, 3, 8},
                              {128, 1, 3},
                              {20, 3, 5},

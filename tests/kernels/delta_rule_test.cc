@@ -282,9 +282,7 @@ TEST_P(DeltaRuleTest, NormedIsTheRuleWithTheNormBehindIt) {
                                   gate.view().Rows(begin, end).Heads(2), 0.02f})
                       .ok());
     });
-    EXPECT_EQ(std::memcmp(joined.view().data(), heads.data(),
-                          static_cast<size_t>(joined.bytes())),
-              0);
+    EXPECT_TRUE(SameBits(joined.view(), heads));
     EXPECT_EQ(std::memcmp(slots.Slot(2).data(), apart.state.view().data(),
                           static_cast<size_t>(in.bytes())),
               0);
