@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The short convolution of delta_rows.h: a thread has 8 channels of up to 32
-// rows of a sequence.
+// rows of a sequence. Sequences and slots are read before the wait for earlier
+// grids: they are of earlier visits.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -61,18 +62,29 @@ __device__ __forceinline__ void LoadTaps(const ShortConvArgs& args, int64_t at,
   }
 }
 
+// The rows before row `begin`, oldest first; one to spare.
+template <int kTaps>
+struct ConvBefore {
+  float row[kTaps][8] = {};
+
+  template <bool kVectors>
+  __device__ __forceinline__ void Load(const ConvInput<kVectors>& input,
+                                       int begin) {
+#pragma unroll
+    for (int w = 0; w < kTaps - 1; ++w) {
+      const int at = w - (kTaps - 1);
+      if (at >= -input.kept) Unpack(input.Row(begin + at), row[w]);
+    }
+  }
+};
+
 // Rows [begin, end) of a sequence, to `out`, its first row.
 template <bool kVectors, int kTaps>
 __device__ __forceinline__ void ConvolveRows(const ConvInput<kVectors>& input,
                                              const float (&weight)[kTaps][8],
+                                             ConvBefore<kTaps>& before,
                                              int begin, int end, uint16_t* out,
                                              int64_t out_stride) {
-  float before[kTaps][8] = {};  // the rows before, oldest first; one to spare
-#pragma unroll
-  for (int w = 0; w < kTaps - 1; ++w) {
-    const int row = w - (kTaps - 1);
-    if (row >= -input.kept) Unpack(input.Row(begin + row), before[w]);
-  }
   for (int first = begin; first < end; first += kConvAhead) {
     uint4 ahead[kConvAhead];
 #pragma unroll
@@ -82,15 +94,15 @@ __device__ __forceinline__ void ConvolveRows(const ConvInput<kVectors>& input,
 #pragma unroll
     for (int i = 0; i < kConvAhead; ++i) {
       if (first + i >= end) break;
-      Unpack(ahead[i], before[kTaps - 1]);
+      Unpack(ahead[i], before.row[kTaps - 1]);
       float y[8];
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < kTaps; ++w) {
-          sum = fmaf(weight[w][c], before[w][c], sum);
-          if (w > 0) before[w - 1][c] = before[w][c];
+          sum = fmaf(weight[w][c], before.row[w][c], sum);
+          if (w > 0) before.row[w - 1][c] = before.row[w][c];
         }
         y[c] = __fdividef(sum, 1.0f + expf(-sum));
       }
@@ -110,9 +122,8 @@ __device__ __forceinline__ void ConvolveBlock(const ShortConvArgs& args,
       8 * (static_cast<int64_t>(column) * blockDim.x + threadIdx.x);
   float weight[kTaps][8];
   LoadTaps<kTaps>(args, at, weight);
-  AwaitPreviousGrids();
   const SequencePart part = FindPart(args.sequences, number, kConvRows);
-  if (part.sequence.rows == 0 || at >= args.channels) return;
+  const bool is_there = part.sequence.rows > 0 && at < args.channels;
   auto* slot = SlotOf<uint16_t>(args.states, part.sequence);
   const int kept = static_cast<int>(args.taps) - 1;
   const ConvInput<kVectors> input = {
@@ -123,9 +134,14 @@ __device__ __forceinline__ void ConvolveBlock(const ShortConvArgs& args,
       at,
       args.channels,
       kept};
+  ConvBefore<kTaps> before;
+  if (is_there && part.first == 0) before.Load(input, 0);
+  AwaitPreviousGrids();
+  if (!is_there) return;
+  if (part.first > 0) before.Load(input, part.first);
   auto* out = static_cast<uint16_t*>(args.out) +
               part.sequence.first_row * args.out_stride;
-  ConvolveRows(input, weight, part.first,
+  ConvolveRows(input, weight, before, part.first,
                min(part.first + kConvRows, part.sequence.rows), out,
                args.out_stride);
   if (part.first > 0 || slot == nullptr) return;
