@@ -133,6 +133,13 @@ Status ShortConvCpu(const ShortConv::Args& args, Stream& stream) {
 }
 
 template <typename T, CpuIsa kIsa>
+Status ShortConvAndHeadMatmulCpu(const ShortConvAndHeadMatmul::Args& args,
+                                 Stream& stream) {
+  BATON_RETURN_IF_ERROR((ShortConvCpu<T, kIsa>(args.conv, stream)));
+  return HeadMatmulCpu<T, kIsa>(args.heads, stream);
+}
+
+template <typename T, CpuIsa kIsa>
 Status DeltaRuleCpu(const DeltaRule::Args& args, Stream& stream) {
   ShapeMatch match("delta_rule");
   const std::pair<const char*, ConstView> inputs[] = {{"q", args.q},
@@ -192,8 +199,21 @@ Status GatedRmsNormCpu(const GatedRmsNorm::Args& args, Stream& stream) {
   return OkStatus();
 }
 
+template <typename T, CpuIsa kIsa>
+Status DeltaRuleNormedCpu(const DeltaRuleNormed::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR((DeltaRuleCpu<T, kIsa>(args.rule, stream)));
+  return GatedRmsNormCpu<T, kIsa>({.x = args.rule.out,
+                                   .weight = args.weight,
+                                   .gate = args.gate,
+                                   .out = args.rule.out,
+                                   .eps = args.eps},
+                                  stream);
+}
+
 BATON_INSTANTIATE_CPU(ShortConvCpu, ShortConv);
+BATON_INSTANTIATE_CPU(ShortConvAndHeadMatmulCpu, ShortConvAndHeadMatmul);
 BATON_INSTANTIATE_CPU(DeltaRuleCpu, DeltaRule);
 BATON_INSTANTIATE_CPU(GatedRmsNormCpu, GatedRmsNorm);
+BATON_INSTANTIATE_CPU(DeltaRuleNormedCpu, DeltaRuleNormed);
 
 }  // namespace baton::cpu

@@ -70,9 +70,14 @@ Status LatentAttentionCpu(const LatentAttention::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status ShortConvCpu(const ShortConv::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
+Status ShortConvAndHeadMatmulCpu(const ShortConvAndHeadMatmul::Args& args,
+                                 Stream& stream);
+template <typename T, CpuIsa kIsa>
 Status DeltaRuleCpu(const DeltaRule::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status GatedRmsNormCpu(const GatedRmsNorm::Args& args, Stream& stream);
+template <typename T, CpuIsa kIsa>
+Status DeltaRuleNormedCpu(const DeltaRuleNormed::Args& args, Stream& stream);
 template <CpuIsa kIsa>
 Status SampleCpu(const Sample::Args& args, Stream& stream);
 

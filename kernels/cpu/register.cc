@@ -35,8 +35,11 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<LatentWrite>(kCpu, kType, &cpu::LatentWriteCpu<T>);
   r.Add<LatentAttention>(kCpu, kType, &cpu::LatentAttentionCpu<T, kIsa>);
   r.Add<ShortConv>(kCpu, kType, &cpu::ShortConvCpu<T, kIsa>);
+  r.Add<ShortConvAndHeadMatmul>(kCpu, kType,
+                                &cpu::ShortConvAndHeadMatmulCpu<T, kIsa>);
   r.Add<DeltaRule>(kCpu, kType, &cpu::DeltaRuleCpu<T, kIsa>);
   r.Add<GatedRmsNorm>(kCpu, kType, &cpu::GatedRmsNormCpu<T, kIsa>);
+  r.Add<DeltaRuleNormed>(kCpu, kType, &cpu::DeltaRuleNormedCpu<T, kIsa>);
   // Logits are f32 whatever the dtype of the model.
   r.Add<RouteTopK>(kCpu, kType, &cpu::RouteTopKCpu);
   r.Add<RouteGrouped>(kCpu, kType, &cpu::RouteGroupedCpu);

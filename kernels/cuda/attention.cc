@@ -163,19 +163,6 @@ Status Attend(const PagedAttention::Args& args, Stream& stream) {
   return Prompts(args, stream);
 }
 
-// Whether all rows are generated, one a sequence. Of recorded visits the host
-// knows no sequences: they are of such rows.
-bool HasOneRowEach(const AttentionBatch& batch) {
-  const auto rows = static_cast<int64_t>(batch.positions.size());
-  return batch.device->num_sequences == rows &&
-         std::all_of(batch.runs.begin(), batch.runs.end(),
-                     [](const RowRun& run) {
-                       return run.kind == RowKind::kGenerated;
-                     }) &&
-         std::all_of(batch.sequences.begin(), batch.sequences.end(),
-                     [](const SequenceSpan& span) { return span.rows == 1; });
-}
-
 }  // namespace
 
 Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream) {

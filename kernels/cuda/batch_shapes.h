@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/ops/batch.h"
@@ -19,6 +20,19 @@ inline void MatchBatch(ShapeMatch& match, const AttentionBatch* batch,
       .Require(static_cast<int64_t>(batch->positions.size()) == rows,
                "one row per position")
       .Require(dtype == DType::kBF16, "the pages hold bf16");
+}
+
+// Whether all rows are generated, one a sequence. Of recorded visits the host
+// knows no sequences: they are of such rows.
+[[nodiscard]] inline bool HasOneRowEach(const AttentionBatch& batch) {
+  const auto rows = static_cast<int64_t>(batch.positions.size());
+  return batch.device->num_sequences == rows &&
+         std::all_of(batch.runs.begin(), batch.runs.end(),
+                     [](const RowRun& run) {
+                       return run.kind == RowKind::kGenerated;
+                     }) &&
+         std::all_of(batch.sequences.begin(), batch.sequences.end(),
+                     [](const SequenceSpan& span) { return span.rows == 1; });
 }
 
 }  // namespace baton::cuda

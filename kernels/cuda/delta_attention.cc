@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kimi Delta Attention: shapes, then delta_rows.h and delta_rule.h.
+// Kimi Delta Attention: shapes, then conv_and_heads.h and delta_rule.h.
 #include "kernels/ops/delta_attention.h"
 
 #include <cstddef>
 #include <utility>
 
+#include "kernels/cuda/batch_shapes.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/conv_and_heads.h"
 #include "kernels/cuda/delta_rows.h"
 #include "kernels/cuda/delta_rule.h"
+#include "kernels/cuda/head_shapes.h"
 #include "kernels/cuda/kernels.h"
-#include "runtime/tensor/cuda_device.h"
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cuda {
@@ -47,9 +50,7 @@ const float* FloatsOf(ConstView view) {
   return reinterpret_cast<const float*>(view.data());
 }
 
-}  // namespace
-
-Status ShortConvCuda(const ShortConv::Args& args, Stream& stream) {
+StatusOr<ShortConvArgs> ConvOf(const ShortConv::Args& args) {
   ShapeMatch match("short_conv");
   match.Match("x", args.x, {"tokens", "channels"})
       .Match("weight", args.weight, {"taps", "channels"})
@@ -64,23 +65,20 @@ Status ShortConvCuda(const ShortConv::Args& args, Stream& stream) {
   MatchStates(match, args.batch, args.states,
               (taps - 1) * channels * SizeOf(DType::kBF16), match["tokens"]);
   BATON_RETURN_IF_ERROR(match.status());
-  return CudaStatus(
-      ShortConvRows({.x = args.x.data(),
-                     .x_stride = args.x.row_stride(),
-                     .weight = FloatsOf(args.weight),
-                     .weight_stride = args.weight.row_stride(),
-                     .states = SlotsOf(args.states),
-                     .sequences = SequencesOf(*args.batch->device),
-                     .out = args.out.data(),
-                     .out_stride = args.out.row_stride(),
-                     .rows = match["tokens"],
-                     .channels = channels,
-                     .taps = taps},
-                    CudaStreamOf(stream)),
-      "short_conv");
+  return ShortConvArgs{.x = args.x.data(),
+                       .x_stride = args.x.row_stride(),
+                       .weight = FloatsOf(args.weight),
+                       .weight_stride = args.weight.row_stride(),
+                       .states = SlotsOf(args.states),
+                       .sequences = SequencesOf(*args.batch->device),
+                       .out = args.out.data(),
+                       .out_stride = args.out.row_stride(),
+                       .rows = match["tokens"],
+                       .channels = channels,
+                       .taps = taps};
 }
 
-Status DeltaRuleCuda(const baton::DeltaRule::Args& args, Stream& stream) {
+StatusOr<DeltaRuleArgs> RuleOf(const baton::DeltaRule::Args& args) {
   ShapeMatch match("delta_rule");
   const std::pair<const char*, ConstView> inputs[] = {{"q", args.q},
                                                       {"k", args.k},
@@ -105,48 +103,77 @@ Status DeltaRuleCuda(const baton::DeltaRule::Args& args, Stream& stream) {
   MatchStates(match, args.batch, args.states,
               heads * dim * dim * SizeOf(DType::kF32), match["tokens"]);
   BATON_RETURN_IF_ERROR(match.status());
-  return CudaStatus(DeltaRule({.q = InputOf(args.q),
-                               .k = InputOf(args.k),
-                               .v = InputOf(args.v),
-                               .decay = InputOf(args.decay),
-                               .beta = InputOf(args.beta),
-                               .rate = FloatsOf(args.rate),
-                               .decay_bias = FloatsOf(args.decay_bias),
-                               .states = SlotsOf(args.states),
-                               .sequences = SequencesOf(*args.batch->device),
-                               .out = args.out.data(),
-                               .out_stride = args.out.row_stride(),
-                               .rows = match["tokens"],
-                               .heads = heads,
-                               .dim = dim},
-                              CudaStreamOf(stream)),
-                    "delta_rule");
+  return DeltaRuleArgs{.q = InputOf(args.q),
+                       .k = InputOf(args.k),
+                       .v = InputOf(args.v),
+                       .decay = InputOf(args.decay),
+                       .beta = InputOf(args.beta),
+                       .rate = FloatsOf(args.rate),
+                       .decay_bias = FloatsOf(args.decay_bias),
+                       .states = SlotsOf(args.states),
+                       .sequences = SequencesOf(*args.batch->device),
+                       .out = args.out.data(),
+                       .out_stride = args.out.row_stride(),
+                       .rows = match["tokens"],
+                       .heads = heads,
+                       .dim = dim};
 }
 
-Status GatedRmsNormCuda(const GatedRmsNorm::Args& args, Stream& stream) {
+// Of what the rule gives, in place.
+StatusOr<GatedNormArgs> NormOf(const baton::DeltaRuleNormed::Args& args) {
+  const View out = args.rule.out;
   ShapeMatch match("gated_rms_norm");
-  match.Match("x", args.x, {"tokens", "heads", "dim"})
+  match.Match("out", out, {"tokens", "heads", "dim"})
       .Match("weight", args.weight, {"dim"})
       .Match("gate", args.gate, {"tokens", "heads", "dim"})
-      .Match("out", args.out, {"tokens", "heads", "dim"})
-      .IsType("x", args.x, DType::kBF16)
       .IsType("weight", args.weight, DType::kF32)
-      .IsType("gate", args.gate, DType::kBF16)
-      .IsType("out", args.out, DType::kBF16);
+      .IsType("gate", args.gate, DType::kBF16);
   BATON_RETURN_IF_ERROR(match.status());
-  return CudaStatus(GatedNormRows({.x = args.x.data(),
-                                   .x_stride = args.x.row_stride(),
-                                   .weight = FloatsOf(args.weight),
-                                   .gate = args.gate.data(),
-                                   .gate_stride = args.gate.row_stride(),
-                                   .out = args.out.data(),
-                                   .out_stride = args.out.row_stride(),
-                                   .rows = match["tokens"],
-                                   .heads = match["heads"],
-                                   .dim = match["dim"],
-                                   .eps = args.eps},
-                                  CudaStreamOf(stream)),
-                    "gated_rms_norm");
+  return GatedNormArgs{.x = out.data(),
+                       .x_stride = out.row_stride(),
+                       .weight = FloatsOf(args.weight),
+                       .gate = args.gate.data(),
+                       .gate_stride = args.gate.row_stride(),
+                       .out = out.data(),
+                       .out_stride = out.row_stride(),
+                       .rows = match["tokens"],
+                       .heads = match["heads"],
+                       .dim = match["dim"],
+                       .eps = args.eps};
+}
+
+}  // namespace
+
+Status ShortConvAndHeadMatmulCuda(
+    const baton::ShortConvAndHeadMatmul::Args& args, Stream& stream) {
+  Context& context = Context::Of(stream);
+  BATON_ASSIGN_OR_RETURN(const ShortConvArgs conv, ConvOf(args.conv));
+  BATON_ASSIGN_OR_RETURN(const HeadProducts heads,
+                         HeadProductsOf(args.heads, context));
+  const cudaError_t error =
+      ShortConvAndHeadMatmul(conv, heads.weights, heads.args, context.stream());
+  if (error != cudaErrorNotSupported) {
+    return CudaStatus(error, "short_conv_and_head_matmul");
+  }
+  BATON_RETURN_IF_ERROR(
+      CudaStatus(ShortConvRows(conv, context.stream()), "short_conv"));
+  return CudaStatus(HeadMatmul(heads.weights, heads.args, context.stream()),
+                    "head_matmul");
+}
+
+Status DeltaRuleNormedCuda(const baton::DeltaRuleNormed::Args& args,
+                           Stream& stream) {
+  BATON_ASSIGN_OR_RETURN(const DeltaRuleArgs rule, RuleOf(args.rule));
+  BATON_ASSIGN_OR_RETURN(const GatedNormArgs norm, NormOf(args));
+  const cudaStream_t cuda = CudaStreamOf(stream);
+  if (HasOneRowEach(*args.rule.batch)) {
+    const cudaError_t error = DeltaRuleNormed(rule, norm, cuda);
+    if (error != cudaErrorNotSupported) {
+      return CudaStatus(error, "delta_rule_normed");
+    }
+  }
+  BATON_RETURN_IF_ERROR(CudaStatus(DeltaRule(rule, cuda), "delta_rule"));
+  return CudaStatus(GatedNormRows(norm, cuda), "gated_rms_norm");
 }
 
 }  // namespace baton::cuda

@@ -22,10 +22,12 @@ namespace baton::cuda {
 inline constexpr int kDeltaDim = 128;
 inline constexpr int kDeltaColumns = 32;  // of a block
 inline constexpr int kDeltaWarps = 4;     // that go through tokens
+inline constexpr int kPrepareWarps = 8;   // that prepare them, of prompts
 inline constexpr int kDeltaChunk = 8;     // tokens
 inline constexpr int kKeyLanes = 16;      // that share a column
 inline constexpr int kLaneKeys = 8;
 inline constexpr int kLaneColumns = 4;
+inline constexpr int kHeadBlocks = kDeltaDim / kDeltaColumns;
 static_assert(kKeyLanes * kLaneKeys == kDeltaDim);
 
 // A token as the recurrence takes it.
@@ -89,6 +91,18 @@ struct DeltaGate {
   float bias[4];
   float rate;
 };
+
+__device__ __forceinline__ DeltaGate LoadGate(const DeltaRuleArgs& args,
+                                              int head) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  DeltaGate gate;
+  gate.rate = args.rate[head];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    gate.bias[i] = args.decay_bias[head * kDeltaDim + 4 * lane + i];
+  }
+  return gate;
+}
 
 // Of the lane's keys.
 struct TokenSums {
@@ -293,24 +307,44 @@ __device__ __forceinline__ float DeltaStep(const DeltaToken& token,
   return __fmaf_rn(token.query_key, update, ColumnSum(out));
 }
 
-template <int kWarps>
-__device__ __forceinline__ void RunTokens(const DeltaRuleArgs& args,
-                                          const DeltaPlace& place, int warp,
-                                          const DeltaShared& block) {
-  constexpr int kThreads = (kDeltaWarps + kWarps) * kWarp;
+// What a lane has of a head's columns, and where the head's state is kept.
+struct DeltaLane {
+  int column;   // first of its four
+  int own;      // whose output it gets, in the block
+  bool writes;  // it does, and no other lane
+  float* slot;  // null: nowhere
+};
+
+__device__ __forceinline__ DeltaLane LaneOf(const DeltaRuleArgs& args,
+                                            const DeltaPlace& place, int warp) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int g = lane % kKeyLanes;
   const int in_block = warp * 8 + lane / kKeyLanes * kLaneColumns;
-  const int column = place.column + in_block;
-  const int own = in_block + g % kLaneColumns;
   float* slot = SlotOf<float>(args.states, place.sequence);
   if (slot != nullptr) slot += place.head * kDeltaDim * kDeltaDim;
+  return {.column = place.column + in_block,
+          .own = in_block + g % kLaneColumns,
+          .writes = g < kLaneColumns,
+          .slot = slot};
+}
+
+// Element `own` of the block's columns, in the sequence's first row.
+__device__ __forceinline__ int64_t OutputAt(const DeltaPlace& place, int own,
+                                            int64_t stride) {
+  return place.sequence.first_row * stride + place.head * kDeltaDim +
+         place.column + own;
+}
+
+__device__ __forceinline__ void RunTokens(const DeltaRuleArgs& args,
+                                          const DeltaPlace& place, int warp,
+                                          const DeltaShared& block) {
+  constexpr int kThreads = (kDeltaWarps + kPrepareWarps) * kWarp;
+  const DeltaLane lane = LaneOf(args, place, warp);
   DeltaState state = {};
-  if (slot != nullptr) LoadState(slot, column, state);
+  if (lane.slot != nullptr) LoadState(lane.slot, lane.column, state);
   AwaitPreviousGrids();
   auto* out = static_cast<uint16_t*>(args.out) +
-              place.sequence.first_row * args.out_stride +
-              place.head * kDeltaDim + place.column + own;
+              OutputAt(place, lane.own, args.out_stride);
   const int rows = place.sequence.rows;
   const int chunks = (rows + kDeltaChunk - 1) / kDeltaChunk;
   for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -322,45 +356,41 @@ __device__ __forceinline__ void RunTokens(const DeltaRuleArgs& args,
     ahead.Load(tokens[0]);
 #pragma unroll 2
     for (int i = 0; i < count; ++i) {
-      const float y = DeltaStep(tokens[i], tokens[min(i + 1, count - 1)], own,
-                                ahead, state);
-      if (g < kLaneColumns) *out = ToBf16(y);
+      const float y = DeltaStep(tokens[i], tokens[min(i + 1, count - 1)],
+                                lane.own, ahead, state);
+      if (lane.writes) *out = ToBf16(y);
       out += args.out_stride;
     }
     if (chunk + 2 < chunks) BarrierArrive(kDeltaUsed + buffer, kThreads);
   }
-  if (slot != nullptr) StoreState(state, column, slot);
+  if (lane.slot != nullptr) StoreState(state, lane.column, lane.slot);
 }
 
-// Blocks: heads and a quarter of the columns, then sequences. kWarps prepare
-// tokens.
-template <int kWarps, int kBlocks>
-__global__ void __launch_bounds__((kDeltaWarps + kWarps) * kWarp, kBlocks)
+// Blocks: heads and a quarter of the columns, then sequences.
+__device__ __forceinline__ DeltaPlace PlaceOfBlock(const DeltaRuleArgs& args) {
+  const auto block = static_cast<int>(blockIdx.x);
+  return {LoadSequence(args.sequences.rows + blockIdx.y), block / kHeadBlocks,
+          block % kHeadBlocks * kDeltaColumns};
+}
+__device__ __forceinline__ int UniformWarp() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+}
+
+__global__ void __launch_bounds__((kDeltaWarps + kPrepareWarps) * kWarp, 1)
     DeltaRuleKernel(DeltaRuleArgs args) {
   __shared__ DeltaShared block;
-  constexpr int kBlocksOfHead = kDeltaDim / kDeltaColumns;
   AllowNextGrid();
-  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp,
-                               0);  // uniform
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  DeltaPlace place;
-  place.sequence = LoadSequence(args.sequences.rows + blockIdx.y);
-  place.head = static_cast<int>(blockIdx.x) / kBlocksOfHead;
-  place.column = static_cast<int>(blockIdx.x) % kBlocksOfHead * kDeltaColumns;
-  DeltaGate gate;
-  gate.rate = args.rate[place.head];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    gate.bias[i] = args.decay_bias[place.head * kDeltaDim + 4 * lane + i];
-  }
+  const int warp = UniformWarp();
+  const DeltaPlace place = PlaceOfBlock(args);
+  const DeltaGate gate = LoadGate(args, place.head);
   if (place.sequence.rows <= 0) {
     AwaitPreviousGrids();
     return;
   }
   if (warp < kDeltaWarps) {
-    RunTokens<kWarps>(args, place, warp, block);
+    RunTokens(args, place, warp, block);
   } else {
-    PrepareTokens<kWarps>(args, place, gate, warp - kDeltaWarps, block);
+    PrepareTokens<kPrepareWarps>(args, place, gate, warp - kDeltaWarps, block);
   }
 }
 

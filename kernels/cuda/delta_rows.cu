@@ -1,148 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/conv_kernel.cuh"
 #include "kernels/cuda/delta_rows.h"
-#include "kernels/cuda/sequence_rows.cuh"
+#include "kernels/cuda/gated_norm.cuh"
 
 namespace baton::cuda {
 namespace {
 
 constexpr int kConvThreads = 128;
-constexpr int kConvRows = 32;  // of a part; no fewer than the taps
-constexpr int kConvAhead = 4;  // rows asked for at once
-constexpr int kNormLanes = 16;
 constexpr int kNormHeads = 8;  // of a block
-static_assert(kConvRows % kConvAhead == 0 && kConvRows >= kMaxTaps);
 
-// ---- Short convolution -----------------------------------------------------
-
-// Eight channels of the rows of a sequence: those before its first row come
-// from its slot.
-template <bool kVectors>
-struct ConvInput {
-  const uint16_t* x;     // of its first row
-  const uint16_t* slot;  // null: zeros
-  int64_t x_stride, at, channels;
-  int kept;  // rows of the slot
-
-  __device__ __forceinline__ uint4 Row(int row) const {
-    if (row >= 0) return LoadEight<kVectors>(x + row * x_stride, at, channels);
-    if (slot == nullptr) return {0, 0, 0, 0};
-    return LoadEight<kVectors>(slot + (kept + row) * channels, at, channels);
-  }
-};
-
-// Weights of a thread's channels; of taps fewer than kTaps the first are zeros.
-template <int kTaps>
-__device__ __forceinline__ void LoadTaps(const ShortConvArgs& args, int64_t at,
-                                         float (&weight)[kTaps][8]) {
-  const auto skipped = kTaps - static_cast<int>(args.taps);
-#pragma unroll
-  for (int w = 0; w < kTaps; ++w) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      weight[w][i] =
-          w >= skipped && at + i < args.channels
-              ? args.weight[(w - skipped) * args.weight_stride + at + i]
-              : 0.0f;
-    }
-  }
-}
-
-// Rows [begin, end) of a sequence, to `out`, its first row.
-template <bool kVectors, int kTaps>
-__device__ __forceinline__ void ConvolveRows(const ConvInput<kVectors>& input,
-                                             const float (&weight)[kTaps][8],
-                                             int begin, int end, uint16_t* out,
-                                             int64_t out_stride) {
-  float before[kTaps][8] = {};  // the rows before, oldest first; one to spare
-#pragma unroll
-  for (int w = 0; w < kTaps - 1; ++w) {
-    const int row = w - (kTaps - 1);
-    if (row >= -input.kept) Unpack(input.Row(begin + row), before[w]);
-  }
-  for (int first = begin; first < end; first += kConvAhead) {
-    uint4 ahead[kConvAhead];
-#pragma unroll
-    for (int i = 0; i < kConvAhead; ++i) {
-      ahead[i] = input.Row(min(first + i, end - 1));
-    }
-#pragma unroll
-    for (int i = 0; i < kConvAhead; ++i) {
-      if (first + i >= end) break;
-      Unpack(ahead[i], before[kTaps - 1]);
-      float y[8];
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        float sum = 0;
-#pragma unroll
-        for (int w = 0; w < kTaps; ++w) {
-          sum = fmaf(weight[w][c], before[w][c], sum);
-          if (w > 0) before[w - 1][c] = before[w][c];
-        }
-        y[c] = __fdividef(sum, 1.0f + expf(-sum));
-      }
-      StoreEight<kVectors>(out + (first + i) * out_stride, input.at,
-                           input.channels, Pack(y));
-    }
-  }
-}
-
-// Blocks: channels, then parts of sequences. The thread that has the first part
-// is the only one to touch the slot of its channels: it reads, then writes.
+// Blocks: channels, then parts of sequences.
 template <bool kVectors, int kTaps>
 __global__ void __launch_bounds__(kConvThreads)
     ShortConvKernel(ShortConvArgs args) {
   AllowNextGrid();
-  const int64_t at =
-      8 * (static_cast<int64_t>(blockIdx.x) * kConvThreads + threadIdx.x);
-  float weight[kTaps][8];
-  LoadTaps<kTaps>(args, at, weight);
-  AwaitPreviousGrids();
-  const SequencePart part =
-      FindPart(args.sequences, static_cast<int>(blockIdx.y), kConvRows);
-  if (part.sequence.rows == 0 || at >= args.channels) return;
-  auto* slot = SlotOf<uint16_t>(args.states, part.sequence);
-  const int kept = static_cast<int>(args.taps) - 1;
-  const ConvInput<kVectors> input = {
-      static_cast<const uint16_t*>(args.x) +
-          part.sequence.first_row * args.x_stride,
-      slot,
-      args.x_stride,
-      at,
-      args.channels,
-      kept};
-  auto* out = static_cast<uint16_t*>(args.out) +
-              part.sequence.first_row * args.out_stride;
-  ConvolveRows(input, weight, part.first,
-               min(part.first + kConvRows, part.sequence.rows), out,
-               args.out_stride);
-  if (part.first > 0 || slot == nullptr) return;
-  // Upwards: a row that stays in the slot moves down.
-  for (int i = 0; i < kept; ++i) {
-    StoreEight<kVectors>(slot + i * args.channels, at, args.channels,
-                         input.Row(part.sequence.rows - kept + i));
-  }
+  ConvolveBlock<kVectors, kTaps>(args, static_cast<int>(blockIdx.x),
+                                 static_cast<int>(blockIdx.y));
 }
 
 template <int kTaps>
 cudaError_t LaunchConv(const ShortConvArgs& args, cudaStream_t stream) {
-  const dim3 grid(
-      Blocks(CeilDiv(CeilDiv(args.channels, 8), kConvThreads)),
-      Blocks(MostParts(args.rows, args.sequences.count, kConvRows)));
-  const bool vectors = IsAligned(args.x, 16) && args.x_stride % 8 == 0 &&
-                       IsAligned(args.out, 16) && args.out_stride % 8 == 0 &&
-                       IsAligned(args.states.data, 16) &&
-                       args.states.slot_bytes % 16 == 0 &&
-                       args.channels % 8 == 0;
-  return vectors ? Launch(&ShortConvKernel<true, kTaps>, grid, kConvThreads, 0,
-                          stream, args)
-                 : Launch(&ShortConvKernel<false, kTaps>, grid, kConvThreads, 0,
-                          stream, args);
+  const dim3 grid(Blocks(ConvColumns(args, kConvThreads)),
+                  Blocks(ConvParts(args)));
+  return SuitsConvVectors(args) ? Launch(&ShortConvKernel<true, kTaps>, grid,
+                                         kConvThreads, 0, stream, args)
+                                : Launch(&ShortConvKernel<false, kTaps>, grid,
+                                         kConvThreads, 0, stream, args);
 }
 
 // ---- Gated norm ------------------------------------------------------------
 
-// Sixteen lanes a head; lane l keeps elements [8 (l + 16 v), + 8).
 template <bool kVectors, int kHeld>
 __global__ void __launch_bounds__(kNormLanes* kNormHeads)
     GatedNormKernel(GatedNormArgs args) {
@@ -170,12 +58,7 @@ __global__ void __launch_bounds__(kNormLanes* kNormHeads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(from[i], from[i], sum);
   }
-#pragma unroll
-  for (int width = kNormLanes / 2; width > 0; width /= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, width);
-  }
-  const float factor =
-      1.0f / sqrtf(sum / static_cast<float>(args.dim) + args.eps);
+  const float factor = GatedNormFactor(sum, args.dim, args.eps);
 #pragma unroll
   for (int v = 0; v < kHeld; ++v) {
     const int64_t at = 8 * (lane + v * kNormLanes);
@@ -186,7 +69,7 @@ __global__ void __launch_bounds__(kNormLanes* kNormHeads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float weight = at + i < n ? args.weight[at + i] : 0.0f;
-      y[i] = __fdividef(weight * (y[i] * factor), 1.0f + expf(-g[i]));
+      y[i] = GatedNormOf(y[i], factor, weight, g[i]);
     }
     StoreEight<kVectors>(out, at, n, Pack(y));
   }

@@ -27,7 +27,9 @@ struct ShortConvArgs {
   int64_t out_stride;
   int64_t rows, channels, taps;
 };
-// Every sequence's slot is read, then holds its last rows.
+// Every sequence's slot is read, then holds its last rows. `sequences` and
+// `states` are read before the wait for earlier grids: of what writes these no
+// kernel alone may be ahead in the stream (delta_rule.h).
 // invalidValue: taps outside 1 to kMaxTaps.
 [[nodiscard]] cudaError_t ShortConvRows(const ShortConvArgs& args,
                                         cudaStream_t stream);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/delta_kernel.cuh"
+#include "kernels/cuda/delta_normed.cuh"
 #include "kernels/cuda/delta_plain.cuh"
 #include "kernels/cuda/delta_rule.h"
 
@@ -17,12 +18,8 @@ bool SuitsRegisters(const DeltaRuleArgs& args) {
          args.states.slot_bytes % 16 == 0;
 }
 
-template <int kWarps, int kBlocks>
-cudaError_t LaunchRegisters(const DeltaRuleArgs& args, cudaStream_t stream) {
-  const dim3 grid(Blocks(args.heads * (kDeltaDim / kDeltaColumns)),
-                  Blocks(args.sequences.count));
-  return Launch(&DeltaRuleKernel<kWarps, kBlocks>, grid,
-                (kDeltaWarps + kWarps) * kWarp, 0, stream, args);
+dim3 GridOf(const DeltaRuleArgs& args) {
+  return {Blocks(args.heads * kHeadBlocks), Blocks(args.sequences.count)};
 }
 
 }  // namespace
@@ -38,11 +35,19 @@ cudaError_t DeltaRule(const DeltaRuleArgs& args, cudaStream_t stream) {
     return Launch(&DeltaPlainKernel, grid, kDeltaPlainThreads,
                   static_cast<size_t>(DeltaPlainBytes(args.dim)), stream, args);
   }
-  // A row each: states go to and fro, and more blocks have them in flight.
-  if (args.rows <= args.sequences.count) {
-    return LaunchRegisters<1, 3>(args, stream);
+  return Launch(&DeltaRuleKernel, GridOf(args),
+                (kDeltaWarps + kPrepareWarps) * kWarp, 0, stream, args);
+}
+
+cudaError_t DeltaRuleNormed(const DeltaRuleArgs& args,
+                            const GatedNormArgs& norm, cudaStream_t stream) {
+  if (!SuitsRegisters(args) || !HasDependentLaunch() ||
+      args.sequences.count > kMaxSequences || args.rows == 0 ||
+      args.heads == 0) {
+    return cudaErrorNotSupported;
   }
-  return LaunchRegisters<8, 1>(args, stream);
+  return LaunchClusters(&DeltaNormedKernel, GridOf(args), kHeadBlocks,
+                        (kDeltaWarps + 1) * kWarp, 0, stream, args, norm);
 }
 
 }  // namespace baton::cuda

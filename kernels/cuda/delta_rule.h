@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/delta_rows.h"
 #include "kernels/cuda/sequence_rows.h"
 
 namespace baton::cuda {
@@ -41,5 +42,12 @@ struct DeltaRuleArgs {
 // kernel, which claims no speed. invalidValue: dim > kMaxDeltaDim.
 [[nodiscard]] cudaError_t DeltaRule(const DeltaRuleArgs& args,
                                     cudaStream_t stream);
+
+// DeltaRule, then GatedNormRows of its out in place, in one launch and with the
+// same bits. Each sequence has a row, or none. `norm` is of the rows, x and out
+// of `args`. notSupported: there is no kernel for these.
+[[nodiscard]] cudaError_t DeltaRuleNormed(const DeltaRuleArgs& args,
+                                          const GatedNormArgs& norm,
+                                          cudaStream_t stream);
 
 }  // namespace baton::cuda

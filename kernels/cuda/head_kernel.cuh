@@ -10,9 +10,12 @@ namespace baton::cuda {
 
 // Warps that share a block's rows and its columns; 16-row tiles and 16-column
 // tiles of each. kStages are in flight but one.
-template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles,
+template <int kRowWarps, int kColumnWarps_, int kRowTiles_, int kColumnTiles_,
           int kStages_>
 struct HeadTile {
+  static constexpr int kColumnWarps = kColumnWarps_;
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kColumnTiles = kColumnTiles_;
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kWarpColumns = 16 * kColumnTiles;
   static constexpr int kRows = kRowWarps * kWarpRows;
@@ -107,22 +110,24 @@ __device__ __forceinline__ void StoreProducts(
   }
 }
 
-// Blocks: columns, heads, rows. There is memory for kStages stages, or for all
-// steps along k where these are fewer.
-template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles,
-          int kStages>
-__global__ void __launch_bounds__(HeadTile<kRowWarps, kColumnWarps, kRowTiles,
-                                           kColumnTiles, kStages>::kThreads)
-    HeadKernel(HeadWeights weights, HeadMatmulArgs args) {
-  using Tile =
-      HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles, kStages>;
+// Tile `column` of the columns of a head, `row` of the rows.
+struct HeadPlace {
+  int column, head, row;
+};
+
+// There is memory for Tile::kStages stages, or for all steps along k where
+// these are fewer.
+template <typename Tile>
+__device__ __forceinline__ void HeadBlock(const HeadWeights& weights,
+                                          const HeadMatmulArgs& args,
+                                          const HeadPlace& place,
+                                          char* shared) {
   constexpr int kThreads = Tile::kThreads;
-  extern __shared__ __align__(1024) char shared[];
+  constexpr int kStages = Tile::kStages;
   auto* stages = reinterpret_cast<HeadStage<Tile>*>(shared);
-  AllowNextGrid();
-  const int64_t head = blockIdx.y;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * Tile::kColumns;
-  const int64_t row = static_cast<int64_t>(blockIdx.z) * Tile::kRows;
+  const int64_t head = place.head;
+  const int64_t column = static_cast<int64_t>(place.column) * Tile::kColumns;
+  const int64_t row = static_cast<int64_t>(place.row) * Tile::kRows;
   const HeadOperand w = {static_cast<const uint16_t*>(weights.pointers[head]) +
                              column * weights.ldw,
                          weights.ldw, weights.n - column};
@@ -144,9 +149,9 @@ __global__ void __launch_bounds__(HeadTile<kRowWarps, kColumnWarps, kRowTiles,
   }
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int warp_row = warp / kColumnWarps * Tile::kWarpRows;
-  const int warp_column = warp % kColumnWarps * Tile::kWarpColumns;
-  float sums[kRowTiles][2 * kColumnTiles][4] = {};
+  const int warp_row = warp / Tile::kColumnWarps * Tile::kWarpRows;
+  const int warp_column = warp % Tile::kColumnWarps * Tile::kWarpColumns;
+  float sums[Tile::kRowTiles][2 * Tile::kColumnTiles][4] = {};
   for (int s = 0; s < steps; ++s) {
     AwaitGroups<kStages - 2>();
     __syncthreads();
@@ -165,28 +170,26 @@ __global__ void __launch_bounds__(HeadTile<kRowWarps, kColumnWarps, kRowTiles,
                 sums);
 }
 
-// A thread an output. Blocks: columns, heads, rows.
-inline constexpr int kHeadPlainThreads = 64;
-
-static __global__ void __launch_bounds__(kHeadPlainThreads)
-    HeadPlainKernel(HeadWeights weights, HeadMatmulArgs args) {
-  EnterKernel();
-  const int64_t head = blockIdx.y;
-  const int64_t column =
-      static_cast<int64_t>(blockIdx.x) * kHeadPlainThreads + threadIdx.x;
-  if (column >= weights.n) return;
-  const auto* w = static_cast<const uint16_t*>(weights.pointers[head]) +
-                  column * weights.ldw;
-  for (int64_t row = blockIdx.z; row < args.rows; row += gridDim.z) {
-    const auto* x = static_cast<const uint16_t*>(args.x) + row * args.ldx +
-                    head * args.head_stride;
-    float sum = 0;
-    for (int64_t k = 0; k < weights.k; ++k) {
-      sum = __fmaf_rn(FromBf16(w[k]), FromBf16(Load2(x + k)), sum);
-    }
-    static_cast<uint16_t*>(
-        args.out)[row * args.ldo + head * weights.n + column] = ToBf16(sum);
-  }
+[[nodiscard]] inline bool SuitsTensorCores(const HeadWeights& weights,
+                                           const HeadMatmulArgs& args) {
+  return weights.k % 8 == 0 && weights.ldw % 8 == 0 && weights.n % 2 == 0 &&
+         IsAligned(args.x, 16) && args.ldx % 8 == 0 &&
+         args.head_stride % 8 == 0 && IsAligned(args.out, 4) &&
+         args.ldo % 2 == 0;
 }
+// Bytes of shared memory of a block.
+template <typename Tile>
+[[nodiscard]] size_t HeadSharedBytes(const HeadWeights& weights) {
+  const int64_t steps = CeilDiv(weights.k, Tile::kDepth);
+  const int64_t stages = steps < 1               ? 1
+                         : steps < Tile::kStages ? steps
+                                                 : Tile::kStages;
+  return static_cast<size_t>(stages) * sizeof(HeadStage<Tile>);
+}
+
+// Of up to 16 rows: what is read is W, so that small blocks share it out, and
+// have all of a k of 512 under way before they wait for x.
+using FewHeadRows = HeadTile<1, 2, 1, 1, 9>;
+using SomeHeadRows = HeadTile<2, 2, 2, 1, 4>;  // of up to 64
 
 }  // namespace baton::cuda

@@ -9,28 +9,52 @@ namespace {
 
 constexpr int64_t kMaxGrid = 65535;
 
-template <int kRowWarps, int kColumnWarps, int kRowTiles, int kColumnTiles,
-          int kStages>
+using ManyHeadRows = HeadTile<4, 1, 2, 4, 4>;
+
+// Blocks: columns, heads, rows.
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
+    HeadKernel(HeadWeights weights, HeadMatmulArgs args) {
+  extern __shared__ __align__(1024) char shared[];
+  AllowNextGrid();
+  HeadBlock<Tile>(weights, args,
+                  {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+                   static_cast<int>(blockIdx.z)},
+                  shared);
+}
+
+template <typename Tile>
 cudaError_t LaunchTiles(const HeadWeights& weights, const HeadMatmulArgs& args,
                         cudaStream_t stream) {
-  using Tile =
-      HeadTile<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles, kStages>;
-  const int64_t stages =
-      std::clamp<int64_t>(CeilDiv(weights.k, Tile::kDepth), 1, kStages);
   const dim3 grid(Blocks(CeilDiv(weights.n, Tile::kColumns)),
                   Blocks(weights.heads),
                   Blocks(CeilDiv(args.rows, Tile::kRows)));
-  return Launch(
-      &HeadKernel<kRowWarps, kColumnWarps, kRowTiles, kColumnTiles, kStages>,
-      grid, Tile::kThreads, stages * sizeof(HeadStage<Tile>), stream, weights,
-      args);
+  return Launch(&HeadKernel<Tile>, grid, Tile::kThreads,
+                HeadSharedBytes<Tile>(weights), stream, weights, args);
 }
 
-bool SuitsTensorCores(const HeadWeights& weights, const HeadMatmulArgs& args) {
-  return weights.k % 8 == 0 && weights.ldw % 8 == 0 && weights.n % 2 == 0 &&
-         IsAligned(args.x, 16) && args.ldx % 8 == 0 &&
-         args.head_stride % 8 == 0 && IsAligned(args.out, 4) &&
-         args.ldo % 2 == 0 && args.rows <= kMaxGrid * 128;
+// A thread an output. Blocks: columns, heads, rows.
+constexpr int kHeadPlainThreads = 64;
+
+__global__ void __launch_bounds__(kHeadPlainThreads)
+    HeadPlainKernel(HeadWeights weights, HeadMatmulArgs args) {
+  EnterKernel();
+  const int64_t head = blockIdx.y;
+  const int64_t column =
+      static_cast<int64_t>(blockIdx.x) * kHeadPlainThreads + threadIdx.x;
+  if (column >= weights.n) return;
+  const auto* w = static_cast<const uint16_t*>(weights.pointers[head]) +
+                  column * weights.ldw;
+  for (int64_t row = blockIdx.z; row < args.rows; row += gridDim.z) {
+    const auto* x = static_cast<const uint16_t*>(args.x) + row * args.ldx +
+                    head * args.head_stride;
+    float sum = 0;
+    for (int64_t k = 0; k < weights.k; ++k) {
+      sum = __fmaf_rn(FromBf16(w[k]), FromBf16(Load2(x + k)), sum);
+    }
+    static_cast<uint16_t*>(
+        args.out)[row * args.ldo + head * weights.n + column] = ToBf16(sum);
+  }
 }
 
 }  // namespace
@@ -41,18 +65,21 @@ cudaError_t HeadMatmul(const HeadWeights& weights, const HeadMatmulArgs& args,
   if (args.rows == 0 || weights.heads == 0 || weights.n == 0) {
     return cudaSuccess;
   }
-  if (!SuitsTensorCores(weights, args)) {
+  constexpr int64_t kMaxRows = kMaxGrid * ManyHeadRows::kRows;
+  if (!SuitsTensorCores(weights, args) || args.rows > kMaxRows) {
     const dim3 grid(Blocks(CeilDiv(weights.n, kHeadPlainThreads)),
                     Blocks(weights.heads),
                     Blocks(std::min(args.rows, kMaxGrid)));
     return Launch(&HeadPlainKernel, grid, kHeadPlainThreads, 0, stream, weights,
                   args);
   }
-  // Few rows: what is read is W, so that small blocks share it out, and have
-  // all of a k of 512 under way before they wait for x.
-  if (args.rows <= 16) return LaunchTiles<1, 2, 1, 1, 9>(weights, args, stream);
-  if (args.rows <= 64) return LaunchTiles<2, 2, 2, 1, 4>(weights, args, stream);
-  return LaunchTiles<4, 1, 2, 4, 4>(weights, args, stream);
+  if (args.rows <= FewHeadRows::kRows) {
+    return LaunchTiles<FewHeadRows>(weights, args, stream);
+  }
+  if (args.rows <= SomeHeadRows::kRows) {
+    return LaunchTiles<SomeHeadRows>(weights, args, stream);
+  }
+  return LaunchTiles<ManyHeadRows>(weights, args, stream);
 }
 
 }  // namespace baton::cuda

@@ -23,9 +23,9 @@ Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream);
 Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream);
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream);
 Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream);
-Status ShortConvCuda(const ShortConv::Args& args, Stream& stream);
-Status DeltaRuleCuda(const DeltaRule::Args& args, Stream& stream);
-Status GatedRmsNormCuda(const GatedRmsNorm::Args& args, Stream& stream);
+Status ShortConvAndHeadMatmulCuda(const ShortConvAndHeadMatmul::Args& args,
+                                  Stream& stream);
+Status DeltaRuleNormedCuda(const DeltaRuleNormed::Args& args, Stream& stream);
 Status HeadMatmulCuda(const HeadMatmul::Args& args, Stream& stream);
 Status LatentWriteCuda(const LatentWrite::Args& args, Stream& stream);
 Status LatentAttentionCuda(const LatentAttention::Args& args, Stream& stream);

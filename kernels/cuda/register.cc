@@ -15,9 +15,9 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<GroupedMatmul>(kCuda, kType, &cuda::GroupedMatmulCuda);
   registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
   registry.Add<RouteGrouped>(kCuda, kType, &cuda::RouteGroupedCuda);
-  registry.Add<ShortConv>(kCuda, kType, &cuda::ShortConvCuda);
-  registry.Add<DeltaRule>(kCuda, kType, &cuda::DeltaRuleCuda);
-  registry.Add<GatedRmsNorm>(kCuda, kType, &cuda::GatedRmsNormCuda);
+  registry.Add<ShortConvAndHeadMatmul>(kCuda, kType,
+                                       &cuda::ShortConvAndHeadMatmulCuda);
+  registry.Add<DeltaRuleNormed>(kCuda, kType, &cuda::DeltaRuleNormedCuda);
   registry.Add<HeadMatmul>(kCuda, kType, &cuda::HeadMatmulCuda);
   registry.Add<LatentWrite>(kCuda, kType, &cuda::LatentWriteCuda);
   registry.Add<LatentAttention>(kCuda, kType, &cuda::LatentAttentionCuda);

@@ -85,6 +85,11 @@ __device__ inline uint32_t AddressIn(uint32_t rank, uint32_t address) {
       : "r"(address), "r"(rank));
   return mapped;
 }
+// Stores to a block of the cluster, which has to have begun.
+__device__ inline void StoreIn(uint32_t address, float v) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v)
+               : "memory");
+}
 // Loads from a block of the cluster; plain shared addresses are this block's.
 __device__ inline float LoadIn(uint32_t address) {
   float v;

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "kernels/ops/batch.h"
+#include "kernels/ops/latent_attention.h"
 #include "runtime/tensor/tensor.h"
 
 namespace baton {
@@ -39,6 +40,16 @@ struct ShortConv {
     StateSlots states;
     const AttentionBatch* batch;
     View out;  // [tokens, channels], dtype of x; must not alias x
+  };
+};
+
+// ShortConv and HeadMatmul of the same rows, neither of which reads what the
+// other writes: one pass where the device has a kernel for it.
+struct ShortConvAndHeadMatmul {
+  static constexpr std::string_view kName = "short_conv_and_head_matmul";
+  struct Args {
+    ShortConv::Args conv;
+    HeadMatmul::Args heads;
   };
 };
 
@@ -72,6 +83,18 @@ struct GatedRmsNorm {
     ConstView weight;  // [dim] f32
     ConstView gate;    // [tokens, heads, dim]
     View out;          // as x; may alias x
+    float eps;
+  };
+};
+
+// DeltaRule, then GatedRmsNorm of its `out` in place: one pass where the device
+// has a kernel for it.
+struct DeltaRuleNormed {
+  static constexpr std::string_view kName = "delta_rule_normed";
+  struct Args {
+    DeltaRule::Args rule;
+    ConstView weight;  // [dim] f32
+    ConstView gate;    // [tokens, heads, dim]
     float eps;
   };
 };

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/ops/delta_attention.h"
-#include "kernels/ops/latent_attention.h"
 #include "models/layers/linear.h"
 #include "models/layers/weights.h"
 #include "models/residual/stream.h"
@@ -62,6 +61,7 @@ class KimiDeltaAttention {
              {"g_a_proj", shape.head_dim, split::kWhole},
              {"b_proj", shape.heads, split::Outputs(shape.heads)}},
             shape.hidden),
+        gates_{.most = 2},
         out_(w, {{"o_proj", shape.hidden, split::Inputs(shape.heads)}},
              shape.Wide()),
         taps_(Taps(w, shape)),
@@ -70,15 +70,13 @@ class KimiDeltaAttention {
             w.Values("dt_bias", {shape.Wide()}, split::Outputs(shape.heads)),
             {shape_.heads, shape.head_dim})),
         out_norm_(w.Constant(w.Values("o_norm.weight", {shape.head_dim}))),
-        head_matmul_(w.Kernel<HeadMatmul>()),
-        short_conv_(w.Kernel<ShortConv>()),
-        delta_rule_(w.Kernel<DeltaRule>()),
-        gated_norm_(w.Kernel<GatedRmsNorm>()) {
+        conv_and_gates_(w.Kernel<ShortConvAndHeadMatmul>()),
+        delta_rule_(w.Kernel<DeltaRuleNormed>()) {
     for (const std::string_view name : {"f_b_proj", "g_b_proj"}) {
       const FusedRows rows = {.name = name,
                               .rows = shape.Wide(),
                               .split = split::Outputs(shape.heads)};
-      gates_.Add(w.Matrix({&rows, 1}, shape.head_dim));
+      w.AddMatrix({&rows, 1}, shape.head_dim, gates_);
     }
   }
 
@@ -86,34 +84,33 @@ class KimiDeltaAttention {
     const int64_t channels = shape_.Channels();
     const Scratch all = in_(x.view(), step);  // [rows, qkv | f | g | beta]
     const int64_t beta = channels + 2 * shape_.head_dim;
-    const Scratch gates = step.NewScratch(x.view().dim(0), 2 * shape_.Wide());
-    step.Run<HeadMatmul>(head_matmul_, {.x = all.view().Columns(channels, beta),
-                                        .weights = gates_.matrices,
-                                        .out = gates.view()});
     const Scratch qkv = step.NewScratch(x.view().dim(0), channels);
-    step.Run<ShortConv>(short_conv_,
-                        {.x = all.view().Columns(0, channels),
-                         .weight = taps_.view(),
-                         .states = step.states(shape_.RecurrentBytes()),
-                         .batch = &step.batch(),
-                         .out = qkv.view()});
+    const Scratch gates = step.NewScratch(x.view().dim(0), 2 * shape_.Wide());
+    step.Run<ShortConvAndHeadMatmul>(
+        conv_and_gates_,
+        {.conv = {.x = all.view().Columns(0, channels),
+                  .weight = taps_.view(),
+                  .states = step.states(shape_.RecurrentBytes()),
+                  .batch = &step.batch(),
+                  .out = qkv.view()},
+         .heads = {.x = all.view().Columns(channels, beta),
+                   .weights = gates_.matrices,
+                   .out = gates.view()}});
     const Scratch heads = step.NewScratch(x.view().dim(0), shape_.Wide());
-    step.Run<DeltaRule>(delta_rule_,
-                        {.q = Heads(qkv.view(), 0),
-                         .k = Heads(qkv.view(), 1),
-                         .v = Heads(qkv.view(), 2),
-                         .decay = Heads(gates.view(), 0),
-                         .beta = all.view().Columns(beta, in_.out()),
-                         .rate = rate_.view(),
-                         .decay_bias = decay_bias_.view(),
-                         .states = step.states(0),
-                         .batch = &step.batch(),
-                         .out = Heads(heads.view(), 0)});
-    step.Run<GatedRmsNorm>(gated_norm_, {.x = Heads(heads.view(), 0),
-                                         .weight = out_norm_.view(),
-                                         .gate = Heads(gates.view(), 1),
-                                         .out = Heads(heads.view(), 0),
-                                         .eps = eps_});
+    step.Run<DeltaRuleNormed>(
+        delta_rule_, {.rule = {.q = Heads(qkv.view(), 0),
+                               .k = Heads(qkv.view(), 1),
+                               .v = Heads(qkv.view(), 2),
+                               .decay = Heads(gates.view(), 0),
+                               .beta = all.view().Columns(beta, in_.out()),
+                               .rate = rate_.view(),
+                               .decay_bias = decay_bias_.view(),
+                               .states = step.states(0),
+                               .batch = &step.batch(),
+                               .out = Heads(heads.view(), 0)},
+                      .weight = out_norm_.view(),
+                      .gate = Heads(gates.view(), 1),
+                      .eps = eps_});
     return {out_(heads.view(), step), step};
   }
 
@@ -165,10 +162,8 @@ class KimiDeltaAttention {
   Tensor rate_;        // [heads] f32
   Tensor decay_bias_;  // [heads, head_dim] f32
   Tensor out_norm_;    // [head_dim] f32
-  KernelFn<HeadMatmul> head_matmul_;
-  KernelFn<ShortConv> short_conv_;
-  KernelFn<DeltaRule> delta_rule_;
-  KernelFn<GatedRmsNorm> gated_norm_;
+  KernelFn<ShortConvAndHeadMatmul> conv_and_gates_;
+  KernelFn<DeltaRuleNormed> delta_rule_;
 };
 
 }  // namespace baton

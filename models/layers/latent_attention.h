@@ -47,6 +47,8 @@ class MultiHeadLatentAttention {
                 split::kWhole}},
               shape.hidden),
         norm_(w, "kv_a_layernorm", shape.latent, latent_eps),
+        keys_{.most = shape_.heads},
+        values_{.most = shape_.heads},
         out_(w, {{"o_proj", shape.hidden, split::Inputs(shape.heads)}},
              shape.heads * shape.value),
         head_matmul_(w.Kernel<HeadMatmul>()),
@@ -59,15 +61,15 @@ class MultiHeadLatentAttention {
     for (int64_t h = 0; h < shape.heads; ++h) {
       const WeightScope head = parts.In(std::to_string(h));
       const TensorSplit own = split::OneOf(shape.heads, h);
-      keys_.Add(head.Transposed(
+      head.AddTransposed(
           {.name = "key", .rows = shape.own, .split = own, .elsewhere = rows},
-          shape.latent));
+          shape.latent, keys_);
       rows.first += shape.own;
       const FusedRows value = {.name = "value",
                                .rows = shape.value,
                                .split = own,
                                .elsewhere = rows};
-      values_.Add(head.Matrix({&value, 1}, shape.latent));
+      head.AddMatrix({&value, 1}, shape.latent, values_);
       rows.first += shape.value;
     }
   }

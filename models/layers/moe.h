@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -124,6 +123,8 @@ class GatedSiluExperts {
   GatedSiluExperts(const WeightScope& w, const ExpertsShape& shape,
                    const ExpertNames& names)
       : shape_(shape),
+        gate_up_{.most = shape.experts},
+        down_{.most = shape.experts},
         matmul_(w.Kernel<GroupedMatmul>()),
         combine_(w.Kernel<CombineExperts>()) {
     const int64_t hidden = shape.hidden;
@@ -133,14 +134,14 @@ class GatedSiluExperts {
     const TensorRows down = {names.down_stack, {shape.experts, hidden, ffn}};
     for (int64_t e = 0; e < shape.experts; ++e) {
       const WeightScope expert = w.Routed(std::to_string(e));
-      gate_up_.Add(Fused(expert, hidden,
-                         {{names.gate, ffn, split::Outputs(ffn),
-                           RowsFrom(gate_up, e * 2 * ffn)},
-                          {names.up, ffn, split::Outputs(ffn),
-                           RowsFrom(gate_up, e * 2 * ffn + ffn)}}));
-      down_.Add(Fused(expert, ffn,
-                      {{names.down, hidden, split::Inputs(ffn),
-                        RowsFrom(down, e * hidden)}}));
+      const FusedRows inner[] = {{names.gate, ffn, split::Outputs(ffn),
+                                  RowsFrom(gate_up, e * 2 * ffn)},
+                                 {names.up, ffn, split::Outputs(ffn),
+                                  RowsFrom(gate_up, e * 2 * ffn + ffn)}};
+      expert.AddMatrix(inner, hidden, gate_up_);
+      const FusedRows outer[] = {
+          {names.down, hidden, split::Inputs(ffn), RowsFrom(down, e * hidden)}};
+      expert.AddMatrix(outer, ffn, down_);
     }
   }
 
@@ -185,10 +186,6 @@ class GatedSiluExperts {
   }
 
  private:
-  static PackedWeight Fused(const WeightScope& w, int64_t k,
-                            std::initializer_list<FusedRows> parts) {
-    return w.Matrix({parts.begin(), parts.size()}, k);
-  }
   static TensorRows RowsFrom(TensorRows stack, int64_t first) {
     stack.first = first;
     return stack;

@@ -7,6 +7,8 @@
 namespace baton {
 namespace {
 
+constexpr int64_t kMatrixAlignment = 256;  // of packed ones
+
 template <typename From, typename To>
 void ConvertRow(const From* from, To* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -69,7 +71,7 @@ struct PackedTarget {
   Stream* stream;
 };
 
-Status Pack(const WeightLoader&, ConstView rows, int64_t first, void* to) {
+Status PackRows(const WeightLoader&, ConstView rows, int64_t first, void* to) {
   const PackedTarget& target = *static_cast<PackedTarget*>(to);
   Tensor rounded;  // the kernel widens bf16, but does not round f32
   if (rows.dtype() != target.dtype && target.dtype == DType::kBF16) {
@@ -197,47 +199,44 @@ Tensor WeightScope::Table(std::string_view name, int64_t rows,
   return table;
 }
 
-PackedWeight WeightScope::NewPacked(int64_t n, int64_t k, int leaves,
-                                    int halves) const {
+std::byte* WeightScope::NewPacked(const PackedMatrix& matrix,
+                                  PackedMatrices& in) const {
   const SliceOptions& options = *loader_->options_;
-  PackedWeight weight;
   const int64_t bytes =
-      PackedBytesOn(options.device->kind(), n, k, options.dtype);
-  StatusOr<Buffer> buffer = loader_->Allocate(bytes);
-  if (!buffer.ok()) {
-    loader_->Keep(buffer.status());
-    return weight;
+      PackedBytesOn(options.device->kind(), matrix.n, matrix.k, options.dtype);
+  const int64_t stride = PadTo(bytes, kMatrixAlignment);
+  const auto index = static_cast<int64_t>(in.matrices.size());
+  BATON_CHECK(index < in.most);
+  if (index == 0) {
+    StatusOr<Buffer> buffer = loader_->Allocate((in.most - 1) * stride + bytes);
+    if (!buffer.ok()) {
+      loader_->Keep(buffer.status());
+      return nullptr;
+    }
+    in.buffer = *std::move(buffer);
   }
-  weight.buffer = *std::move(buffer);
-  weight.matrix = {.data = weight.buffer.data(),
-                   .dtype = options.dtype,
-                   .n = n,
-                   .k = k,
-                   .leaves = leaves,
-                   .halves = halves};
-  loader_->Keep(
-      options.device->Clear(weight.buffer.data(), bytes, *options.stream));
-  return weight;
+  std::byte* data = in.buffer.data() + index * stride;
+  loader_->Keep(options.device->Clear(data, bytes, *options.stream));
+  return loader_->status_.ok() ? data : nullptr;
 }
 
-PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
-                                 int64_t k) const {
+PackedMatrix WeightScope::Pack(std::span<const FusedRows> parts, int64_t k,
+                               PackedMatrices& in) const {
   const int ranks = loader_->ranks();
   const auto rows_of = [&](const FusedRows& part) {
     return part.split.NumRows(part.rows, loader_->rank(), ranks);
   };
   // Parts lie under each other, so that they have the same columns.
   const int64_t held = parts[0].split.Columns(k, loader_->rank(), ranks).size();
-  const int leaves = MatmulLeaves(k) / static_cast<int>(k / held);
   const bool shared =
       parts[0].split.kind == TensorSplit::Kind::kColumns && HasCudaHalves(k);
-  const int halves = shared ? static_cast<int>(2 * held / k) : 0;
-  PackedWeight weight;
-  int64_t n = 0;
-  for (const FusedRows& part : parts) n += rows_of(part);
-  weight.matrix = {.n = n, .k = held};
+  PackedMatrix matrix = {.k = held,
+                         .leaves = MatmulLeaves(k) / static_cast<int>(k / held),
+                         .halves = shared ? static_cast<int>(2 * held / k) : 0};
+  for (const FusedRows& part : parts) matrix.n += rows_of(part);
 
   KernelFn<PackMatrix> pack = Kernel<PackMatrix>();
+  std::byte* data = nullptr;
   int64_t first_row = 0;
   TensorForm form = TensorForm::kPacked;
   for (const FusedRows& part : parts) {
@@ -249,19 +248,38 @@ PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
                  .elsewhere = Elsewhere(part, k),
                  .repeated_as = part.repeated_as});
     if (decl == nullptr) continue;
-    if (first_row == 0 && n > 0) weight = NewPacked(n, held, leaves, halves);
-    if (!loader_->status_.ok()) return weight;
     const SliceOptions& options = *loader_->options_;
-    PackedTarget target{
-        weight.buffer.data(), options.dtype, n, held, first_row, pack,
-        options.stream};
-    loader_->Keep(loader_->ForRows(*decl, &Pack, &target));
+    if (first_row == 0 && matrix.n > 0) {
+      matrix.dtype = options.dtype;
+      data = NewPacked(matrix, in);
+      matrix.data = data;
+    }
+    if (!loader_->status_.ok()) return matrix;
+    PackedTarget target{data,      options.dtype, matrix.n,      held,
+                        first_row, pack,          options.stream};
+    loader_->Keep(loader_->ForRows(*decl, &PackRows, &target));
     first_row += rows_of(part);
   }
+  return matrix;
+}
+
+PackedWeight WeightScope::Matrix(std::span<const FusedRows> parts,
+                                 int64_t k) const {
+  PackedMatrices alone = {.most = 1};
+  PackedWeight weight;
+  weight.matrix = Pack(parts, k, alone);
+  weight.buffer = std::move(alone.buffer);
   return weight;
 }
 
-PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
+void WeightScope::AddMatrix(std::span<const FusedRows> parts, int64_t k,
+                            PackedMatrices& to) const {
+  const PackedMatrix matrix = Pack(parts, k, to);
+  if (matrix.n > 0) to.matrices.push_back(matrix);
+}
+
+void WeightScope::AddTransposed(const FusedRows& part, int64_t k,
+                                PackedMatrices& to) const {
   KernelFn<PackMatrix> pack = Kernel<PackMatrix>();
   const TensorDecl* decl =
       Declare({.name = fmt::format("{}{}.weight", prefix_, part.name),
@@ -269,29 +287,33 @@ PackedWeight WeightScope::Transposed(const FusedRows& part, int64_t k) const {
                .form = TensorForm::kTransposed,
                .split = part.split,
                .elsewhere = Elsewhere(part, k)});
-  if (decl == nullptr) return {.matrix = {.n = k, .k = part.rows}};
-  PackedWeight weight;
+  if (decl == nullptr) return;
   if (part.split.NumRows(part.rows, loader_->rank(), loader_->ranks()) == 0) {
     loader_->Keep(loader_->ForRows(*decl, &Transpose, nullptr));
-    return weight;
+    return;
   }
-  weight = NewPacked(k, part.rows, MatmulLeaves(part.rows), 0);
   const SliceOptions& options = *loader_->options_;
+  PackedMatrix matrix = {.dtype = options.dtype,
+                         .n = k,
+                         .k = part.rows,
+                         .leaves = MatmulLeaves(part.rows)};
+  std::byte* data = NewPacked(matrix, to);
   StatusOr<Tensor> columns =
       Tensor::AllocateHost(options.dtype, {k, part.rows});
   if (!columns.ok()) loader_->Keep(columns.status());
-  if (!loader_->status_.ok()) return weight;
+  if (!loader_->status_.ok()) return;
   TransposedTarget target{columns->view()};
   loader_->Keep(loader_->ForRows(*decl, &Transpose, &target));
-  if (!loader_->status_.ok()) return weight;
+  if (!loader_->status_.ok()) return;
   loader_->Keep(pack({.rows = columns->view(),
                       .first_row = 0,
-                      .packed = weight.buffer.data(),
+                      .packed = data,
                       .dtype = options.dtype,
                       .n = k,
                       .k = part.rows},
                      *options.stream));
-  return weight;
+  matrix.data = data;
+  to.matrices.push_back(matrix);
 }
 
 std::vector<float> WeightScope::Values(std::string_view name,

@@ -25,17 +25,13 @@ struct PackedWeight {
   PackedMatrix matrix;
 };
 
-// Matrices of one shape: of experts, or of heads.
+// Matrices of one shape, of experts or of heads, in one allocation, since a GPU
+// hands out whole units of 2 MiB. The first allocates for `most`; one that the
+// rank does not hold is left out.
 struct PackedMatrices {
-  std::vector<Buffer> buffers;
-  std::vector<PackedMatrix> matrices;
-
-  // One that the rank does not hold is left out.
-  void Add(PackedWeight weight) {
-    if (weight.matrix.n == 0) return;
-    buffers.push_back(std::move(weight.buffer));
-    matrices.push_back(weight.matrix);
-  }
+  int64_t most = 0;  // that the rank holds
+  Buffer buffer = {};
+  std::vector<PackedMatrix> matrices = {};
 };
 
 // How the ranks of a stage share a tensor.
@@ -160,9 +156,13 @@ class WeightScope {
   // memory.
   [[nodiscard]] PackedWeight Matrix(std::span<const FusedRows> parts,
                                     int64_t k) const;
-  // The matrix of `part` [part rows, k], packed with its columns as rows:
-  // [k, part rows]. A rank holds all of it or nothing.
-  [[nodiscard]] PackedWeight Transposed(const FusedRows& part, int64_t k) const;
+  // The same, as one more of several.
+  void AddMatrix(std::span<const FusedRows> parts, int64_t k,
+                 PackedMatrices& to) const;
+  // The matrix of `part` [part rows, k], packed with its columns as rows, as
+  // one more of several: [k, part rows]. A rank holds all of it or nothing.
+  void AddTransposed(const FusedRows& part, int64_t k,
+                     PackedMatrices& to) const;
   // "<name>" [shape], of any type, on the host, of it what the rank holds: for
   // a layer to keep as a Constant of as many elements. Empty while declaring.
   [[nodiscard]] std::vector<float> Values(
@@ -198,8 +198,12 @@ class WeightScope {
                                                     int64_t k) const;
   // Declares; the declaration, if there is something to load.
   const TensorDecl* Declare(TensorDecl decl) const;
-  // Zeroed memory for a packed matrix; without memory a failure.
-  PackedWeight NewPacked(int64_t n, int64_t k, int leaves, int halves) const;
+  // Zeroed memory for one more matrix of `in`; null: a failure.
+  [[nodiscard]] std::byte* NewPacked(const PackedMatrix& matrix,
+                                     PackedMatrices& in) const;
+  // One more matrix, whose memory is in `in`; the caller adds it there.
+  [[nodiscard]] PackedMatrix Pack(std::span<const FusedRows> parts, int64_t k,
+                                  PackedMatrices& in) const;
 
   WeightLoader* loader_;
   TensorOwner owner_;

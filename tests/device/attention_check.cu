@@ -74,9 +74,11 @@ void CheckFew() {
   CheckGroupedHalves(&baton::cuda::GroupedMatmul, {4, 9, 2, 50, 96, true},
                      GroupedPath::kPlain);
   CheckConvCase({40, 4, 8}, {1, 9, 35});
+  CheckConvAndHeadsCase({{40, 4, 8}, 2, 40, 72, {1, 9, 35}, 7});
   CheckDeltaCase({128, 1, 8}, {1, 9, 20});
   CheckDeltaCase({20, 2, 5}, {1, 9, 20});
   CheckGatedNormCase(3, 2, 128, 8);
+  CheckDeltaNormedCase({128, 2, 8}, {1, 3, 2});
   CheckHeadCase({2, 40, 72, 8});
   CheckHeadCase({2, 28, 20, 0});
   CheckLatentWriteCase(512, 64, 8);

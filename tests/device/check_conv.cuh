@@ -29,19 +29,22 @@ struct ConvRun {
         weight(c.taps * c.channels),
         slots((static_cast<int64_t>(set.lengths.size()) + 1) * slot_bytes) {}
 
+  [[nodiscard]] cuda::ShortConvArgs Args(const cuda::Sequences& sequences,
+                                         int64_t rows) const {
+    return {x.data(),
+            stride,
+            weight.data(),
+            c.channels,
+            {slots.data(), slot_bytes},
+            sequences,
+            out.data(),
+            stride,
+            rows,
+            c.channels,
+            c.taps};
+  }
   void Run(const cuda::Sequences& sequences, int64_t rows) {
-    CUDA_OK(cuda::ShortConvRows({x.data(),
-                                 stride,
-                                 weight.data(),
-                                 c.channels,
-                                 {slots.data(), slot_bytes},
-                                 sequences,
-                                 out.data(),
-                                 stride,
-                                 rows,
-                                 c.channels,
-                                 c.taps},
-                                nullptr));
+    CUDA_OK(cuda::ShortConvRows(Args(sequences, rows), nullptr));
   }
   // Slots hold the last rows of their sequences.
   [[nodiscard]] bool SlotsHoldLastRows() const {
@@ -63,6 +66,14 @@ struct ConvRun {
     return same;
   }
 };
+
+inline std::vector<float> RandomTaps(const ConvCase& c) {
+  std::vector<float> weight(c.taps * c.channels);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0.0f, 0.7f);
+  for (float& w : weight) w = normal(random);
+  return weight;
+}
 
 inline void ExpectConvValues(const ConvRun& run, const std::string& what,
                              const std::vector<float>& weight,
@@ -105,10 +116,7 @@ inline void CheckConvCase(const ConvCase& c,
            static_cast<int>(c.taps));
   const SequenceSet set(lengths);
   ConvRun run(c, set);
-  std::vector<float> weight(c.taps * c.channels);
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal(0.0f, 0.7f);
-  for (float& w : weight) w = normal(random);
+  const std::vector<float> weight = RandomTaps(c);
   run.weight.Upload(weight);
   const auto submit = [&](const cuda::Sequences& sequences, int64_t rows) {
     run.Run(sequences, rows);

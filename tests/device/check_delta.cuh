@@ -4,6 +4,7 @@
 #include "kernels/cuda/delta_rows.h"
 #include "kernels/cuda/delta_rule.h"
 #include "tests/device/check_conv.cuh"
+#include "tests/device/check_conv_and_heads.cuh"
 #include "tests/device/check_sequences.cuh"
 
 namespace baton::check {
@@ -53,23 +54,26 @@ struct DeltaRun {
     for (float& v : values) v = std::abs(normal(random)) + 0.01f;
     return values;
   }
-  void Run(const cuda::Sequences& sequences, int64_t rows) {
+  [[nodiscard]] cuda::DeltaRuleArgs Args(const cuda::Sequences& sequences,
+                                         int64_t rows) const {
     const Bf16* q = dqkv.data();
-    CUDA_OK(cuda::DeltaRule({{q, stride},
-                             {q + wide, stride},
-                             {q + 2 * wide, stride},
-                             {ddecay.data(), wide + c.pad},
-                             {dbeta.data(), c.heads + 3},
-                             drate.data(),
-                             dbias.data(),
-                             {slots.data(), slot_bytes},
-                             sequences,
-                             out.data(),
-                             wide + c.pad,
-                             rows,
-                             c.heads,
-                             c.dim},
-                            nullptr));
+    return {{q, stride},
+            {q + wide, stride},
+            {q + 2 * wide, stride},
+            {ddecay.data(), wide + c.pad},
+            {dbeta.data(), c.heads + 3},
+            drate.data(),
+            dbias.data(),
+            {slots.data(), slot_bytes},
+            sequences,
+            out.data(),
+            wide + c.pad,
+            rows,
+            c.heads,
+            c.dim};
+  }
+  void Run(const cuda::Sequences& sequences, int64_t rows) {
+    CUDA_OK(cuda::DeltaRule(Args(sequences, rows), nullptr));
   }
 };
 
@@ -262,8 +266,89 @@ inline void CheckGatedNormCase(int64_t rows, int64_t heads, int64_t dim,
          what + " alone, in place");
 }
 
+// ---- Both ------------------------------------------------------------------
+
+// What all rows of a set get, one of each sequence at a time, then second rows
+// again as a recorded visit has them.
+struct NormedResult {
+  std::vector<Bf16> out, recorded;
+  std::vector<float> states;
+};
+
+// `submit` computes rows of `run` with the norm: each sequence has one or none.
+inline NormedResult RunNormed(
+    DeltaRun& run,
+    const std::function<void(const cuda::DeltaRuleArgs&)>& submit) {
+  const auto visit = [&](const cuda::Sequences& sequences, int64_t rows) {
+    submit(run.Args(sequences, rows));
+  };
+  NormedResult result;
+  run.slots.Zero();
+  run.out.Poison();
+  InChunks(run.set, 1, visit);
+  result.out = run.out.Download();
+  result.states = run.slots.Download();
+  run.slots.Zero();
+  run.out.Poison();
+  const std::vector<cuda::SequenceRows> part = RecordedPart(run.set);
+  const Device<cuda::SequenceRows> dpart(part);
+  visit({dpart.data(), static_cast<int64_t>(part.size())}, RowsOf(part));
+  result.recorded = run.out.Download();
+  return result;
+}
+
+inline void CheckDeltaNormedCase(const DeltaCase& c,
+                                 const std::vector<int>& lengths) {
+  const std::string what =
+      Name("delta_rule_normed heads %d pad %d sequences %d",
+           static_cast<int>(c.heads), static_cast<int>(c.pad),
+           static_cast<int>(lengths.size()));
+  const SequenceSet set(lengths);
+  DeltaRun run(c, set);
+  const int64_t gate_stride = 2 * run.wide + 3;
+  const Device<Bf16> gate(RandomBf16(set.rows() * gate_stride, 21, 3.0f));
+  const Device<float> weight(DeltaRun::Floats(c.dim, 22, 1.0f));
+  const auto norm = [&](const cuda::DeltaRuleArgs& rule) {
+    return cuda::GatedNormArgs{
+        rule.out, rule.out_stride, weight.data(), gate.data(), gate_stride,
+        rule.out, rule.out_stride, set.rows(),    rule.heads,  rule.dim,
+        1e-5f};
+  };
+  // Rows that no sequence has are poison, of which the norm makes NaN: rows are
+  // copied behind it.
+  const NormedResult apart =
+      RunNormed(run, [&](const cuda::DeltaRuleArgs& rule) {
+        const std::vector<Bf16> before = run.out.Download();
+        run.out.Poison();
+        CUDA_OK(cuda::DeltaRule(rule, nullptr));
+        CUDA_OK(cudaDeviceSynchronize());
+        const std::vector<Bf16> ruled = run.out.Download();
+        CUDA_OK(cuda::GatedNormRows(norm(rule), nullptr));
+        CUDA_OK(cudaDeviceSynchronize());
+        std::vector<Bf16> normed = run.out.Download();
+        for (int64_t row = 0; row < set.rows(); ++row) {
+          const int64_t at = row * rule.out_stride;
+          if (!IsPoison(ruled, at, run.wide)) continue;
+          std::copy_n(before.begin() + at, run.wide, normed.begin() + at);
+        }
+        run.out.Upload(normed);
+      });
+  const NormedResult joined =
+      RunNormed(run, [&](const cuda::DeltaRuleArgs& rule) {
+        CUDA_OK(cuda::DeltaRuleNormed(rule, norm(rule), nullptr));
+        CUDA_OK(cudaDeviceSynchronize());
+      });
+  Expect(joined.out == apart.out, what);
+  Expect(joined.recorded == apart.recorded, what + " recorded");
+  Expect(SameBits(joined.states, 0, apart.states, 0,
+                  static_cast<int64_t>(joined.states.size())),
+         what + " states");
+  Expect(run.out.GuardsHold() && run.slots.GuardsHold(), what + " guards");
+}
+
 inline void CheckDelta() {
   CheckConv();
+  CheckConvAndHeads();
   for (const DeltaCase& c : {DeltaCase{128, 3, 8},
                              {128, 1, 3},
                              {20, 3, 5},
@@ -277,9 +362,16 @@ inline void CheckDelta() {
     CheckGatedNormCase(3, 5, dim, 8);
     CheckGatedNormCase(17, 32, dim, dim % 2);
   }
+  CheckDeltaNormedCase({128, 32, 8}, {9});
+  CheckDeltaNormedCase({128, 3, 8}, SetLengths());
+  CheckDeltaNormedCase({128, 32, 4}, std::vector<int>(64, 2));
   // Zero rows touch nothing.
   CUDA_OK(cuda::DeltaRule({.rows = 0, .heads = 2, .dim = 128}, nullptr));
   CUDA_OK(cuda::GatedNormRows({.rows = 0, .heads = 2, .dim = 8}, nullptr));
+  // Other heads have no kernel for both.
+  Expect(cuda::DeltaRuleNormed({.rows = 1, .heads = 2, .dim = 64}, {},
+                               nullptr) == cudaErrorNotSupported,
+         "delta_rule_normed of other heads");
 }
 
 }  // namespace baton::check

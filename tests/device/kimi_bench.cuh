@@ -33,51 +33,71 @@ inline void BenchDelta(int64_t sequences, int length, double read_rate) {
   }
   const Device<cuda::SequenceRows> on_device(of);
   const cuda::Sequences set = {on_device.data(), sequences};
+  const auto conv_of = [&](int i) {
+    return cuda::ShortConvArgs{
+        in.data(),
+        kChannels,
+        constants.data(),
+        kChannels,
+        {kept.data() + i * sequences * 3 * kChannels * 2, 3 * kChannels * 2},
+        set,
+        qkv.data(),
+        kChannels,
+        rows,
+        kChannels,
+        4};
+  };
+  const Device<Bf16> gates(rows * 2 * kWide), w(2 * kWide * kDim);
+  Randomize(w.data(), w.count() * 2);
+  const Device<const void*> pointers({w.data(), w.data() + kWide * kDim});
+  const cuda::HeadWeights head_weights = {pointers.data(), 2, kWide, kDim,
+                                          kDim};
+  const cuda::HeadMatmulArgs heads = {in.data(),    kChannels, kDim,
+                                      gates.data(), 2 * kWide, rows};
   const double conv = TimeEach(layers, [&](int i, cudaStream_t stream) {
-    CUDA_OK(cuda::ShortConvRows(
-        {in.data(),
-         kChannels,
-         constants.data(),
-         kChannels,
-         {kept.data() + i * sequences * 3 * kChannels * 2, 3 * kChannels * 2},
-         set,
-         qkv.data(),
-         kChannels,
-         rows,
-         kChannels,
-         4},
-        stream));
+    CUDA_OK(cuda::ShortConvRows(conv_of(i), stream));
+    CUDA_OK(cuda::HeadMatmul(head_weights, heads, stream));
   });
-  const double rule = TimeEach(layers, [&](int i, cudaStream_t stream) {
+  const auto rule_of = [&](int i) {
     const Bf16* q = in.data();
-    CUDA_OK(cuda::DeltaRule({{q, kChannels},
-                             {q + kWide, kChannels},
-                             {q + 2 * kWide, kChannels},
-                             {decay.data(), kWide},
-                             {beta.data(), kHeads},
-                             constants.data(),
-                             constants.data(),
-                             {slots.data() + i * sequences * kSlot, kSlot},
-                             set,
-                             out.data(),
-                             kWide,
-                             rows,
-                             kHeads,
-                             kDim},
-                            stream));
-  });
-  const double norm = TimeEach(layers, [&](int, cudaStream_t stream) {
-    CUDA_OK(cuda::GatedNormRows(
-        {out.data(), kWide, constants.data(), decay.data(), kWide, out.data(),
-         kWide, rows, kHeads, kDim, 1e-5f},
-        stream));
+    return cuda::DeltaRuleArgs{{q, kChannels},
+                               {q + kWide, kChannels},
+                               {q + 2 * kWide, kChannels},
+                               {decay.data(), kWide},
+                               {beta.data(), kHeads},
+                               constants.data(),
+                               constants.data(),
+                               {slots.data() + i * sequences * kSlot, kSlot},
+                               set,
+                               out.data(),
+                               kWide,
+                               rows,
+                               kHeads,
+                               kDim};
+  };
+  const cuda::GatedNormArgs norm_of = {
+      out.data(), kWide, constants.data(), decay.data(), kWide, out.data(),
+      kWide,      rows,  kHeads,           kDim,         1e-5f};
+  const double rule = TimeEach(layers, [&](int i, cudaStream_t stream) {
+    CUDA_OK(cuda::DeltaRule(rule_of(i), stream));
+    CUDA_OK(cuda::GatedNormRows(norm_of, stream));
   });
   std::printf(
-      "delta %2ld x %5d: rule %9.1f us (%.3f us a token, states at %.2f of a "
-      "read), conv %8.1f us, norm %8.1f us\n",
+      "delta %2ld x %5d: rule and norm %9.1f us (%.3f us a token, states at "
+      "%.2f of a read), conv and gates %8.1f us\n",
       static_cast<long>(sequences), length, rule, rule / length,
-      2.0 * static_cast<double>(sequences * kSlot) / rule / read_rate, conv,
-      norm);
+      2.0 * static_cast<double>(sequences * kSlot) / rule / read_rate, conv);
+  if (length > 1) return;
+  const double joined = TimeEach(layers, [&](int i, cudaStream_t stream) {
+    CUDA_OK(cuda::DeltaRuleNormed(rule_of(i), norm_of, stream));
+  });
+  const double joined_conv = TimeEach(layers, [&](int i, cudaStream_t stream) {
+    CUDA_OK(
+        cuda::ShortConvAndHeadMatmul(conv_of(i), head_weights, heads, stream));
+  });
+  std::printf(
+      "  each in one: rule and norm %9.1f us, conv and gates %8.1f us\n",
+      joined, joined_conv);
 }
 
 inline void BenchLatent(const Device<char>& memory, double read_rate,

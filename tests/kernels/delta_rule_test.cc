@@ -258,5 +258,36 @@ TEST_P(DeltaRuleTest, RefusesShapesThatDoNotFit) {
   }
 }
 
+TEST_P(DeltaRuleTest, NormedIsTheRuleWithTheNormBehindIt) {
+  for (const DType dtype : kFloatTypes) {
+    const DeltaInputs in(dtype, 5, 2, 20);
+    const Tensor gate = Random(dtype, {5, 40}, 6, 3);
+    const Tensor weight = Random(DType::kF32, {20}, 7);
+    const DeltaResult apart = Run(machine(), in, 3);
+    const View heads = apart.out.view();
+    ASSERT_TRUE(
+        machine()
+            .Run<GatedRmsNorm>(dtype, {heads, weight.view(),
+                                       gate.view().Heads(2), heads, 0.02f})
+            .ok());
+    Slots slots(3, in.bytes());
+    slots.Clear(2);
+    const Tensor joined = Poisoned(dtype, {5, 2, 20});
+    InChunks(5, 2, 2, [&](auto begin, auto end, auto* batch) {
+      EXPECT_TRUE(machine()
+                      .Run<DeltaRuleNormed>(
+                          dtype, {in.Args(begin, end, slots.states(), batch,
+                                          joined.view().Rows(begin, end)),
+                                  weight.view(),
+                                  gate.view().Rows(begin, end).Heads(2), 0.02f})
+                      .ok());
+    });
+    EXPECT_TRUE(SameBits(joined.view(), heads));
+    EXPECT_EQ(std::memcmp(slots.Slot(2).data(), apart.state.view().data(),
+                          static_cast<size_t>(in.bytes())),
+              0);
+  }
+}
+
 }  // namespace
 }  // namespace baton

@@ -34,7 +34,7 @@ using AllOps =
            Embedding, Rope, KvWrite, RotateAndStore, PagedAttention,
            RotateAndAttend, Sample, RouteTopK, RouteGrouped, GroupedMatmul,
            CombineExperts, HeadMatmul, LatentWrite, LatentAttention, ShortConv,
-           DeltaRule, GatedRmsNorm>;
+           ShortConvAndHeadMatmul, DeltaRule, GatedRmsNorm, DeltaRuleNormed>;
 
 TEST(KernelRegistryTest, HasEveryOpForEachTypeAndInstructionSet) {
   for (const CpuIsa isa :

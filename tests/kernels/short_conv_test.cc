@@ -129,5 +129,38 @@ TEST_P(ShortConvTest, RefusesSlotsThatDoNotFit) {
   EXPECT_EQ(run(1, 1, slots.states()), StatusCode::kInvalidArgument);
 }
 
+TEST_P(ShortConvTest, HasTheSameBitsBesideProductsOfHeads) {
+  for (const DType dtype : kFloatTypes) {
+    const Tensor x = Random(dtype, {9, 37}, 1);
+    const Tensor taps = Random(DType::kF32, {4, 37}, 2);
+    const Tensor inner = Random(dtype, {9, 2 * 12}, 3);
+    const Weight of[] = {{machine(), dtype, 67, 12, 4},
+                         {machine(), dtype, 67, 12, 5}};
+    const PackedMatrix matrices[] = {of[0].matrix(), of[1].matrix()};
+    Slots slots(3, Bytes(x, taps));
+    slots.Clear(1);
+    const Tensor conv = Poisoned(dtype, x.shape());
+    const Tensor gates = Poisoned(dtype, {9, 2 * 67});
+    InChunks(9, 4, 1, [&](auto begin, auto end, auto* batch) {
+      EXPECT_TRUE(
+          machine()
+              .Run<ShortConvAndHeadMatmul>(
+                  dtype, {.conv = {x.view().Rows(begin, end), taps.view(),
+                                   slots.states(), batch,
+                                   conv.view().Rows(begin, end)},
+                          .heads = {inner.view().Rows(begin, end), matrices,
+                                    gates.view().Rows(begin, end)}})
+              .ok());
+    });
+    EXPECT_TRUE(SameBits(conv.view(), Convolve(x, taps, 4).view()));
+    const Tensor want = Poisoned(dtype, gates.shape());
+    ASSERT_TRUE(
+        machine()
+            .Run<HeadMatmul>(dtype, {inner.view(), matrices, want.view()})
+            .ok());
+    EXPECT_TRUE(SameBits(gates.view(), want.view()));
+  }
+}
+
 }  // namespace
 }  // namespace baton

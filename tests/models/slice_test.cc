@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a slice loads, what it refuses, what it allocates.
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "kernels/ops/matmul.h"
 #include "runtime/weights/check.h"
 #include "tests/models/cuts.h"
@@ -288,6 +291,31 @@ TEST_F(SliceTest, DecodeAllocatesOnlyWhatLeavesWithTheResult) {
   device_.allocations = 0;
   ASSERT_TRUE(slice_->Run(Middle()).ok());
   EXPECT_EQ(device_.allocations, 1);
+}
+
+// A GPU hands out whole units of 2 MiB, which matrices one by one would waste.
+TEST(ExpertsTest, OfALayerTakeAsManyAllocationsHoweverManyThereAre) {
+  const TinyCheckpoint tiny = TinyCheckpoint::Open("mixtral");
+  const std::unique_ptr<WeightSource> weights = NewRandomWeights(1);
+  const auto allocations = [&](int experts) {
+    std::ifstream file(TinyCheckpoint::Directory("mixtral") + "/config.json");
+    nlohmann::json json = nlohmann::json::parse(file);
+    json["num_local_experts"] = experts;
+    CountingDevice device;
+    EXPECT_TRUE(
+        tiny.decoder
+            ->build(ModelConfig::Parse(json.dump(), "config.json").value(),
+                    {.ranges = {{1, 2}},
+                     .dtype = DType::kBF16,
+                     .kv = {.pages = 1},
+                     .kernels = &Machine::Get().kernels,
+                     .device = &device,
+                     .stream = Machine::Get().stream.get(),
+                     .weights = weights.get()})
+            .ok());
+    return device.allocations;
+  };
+  EXPECT_EQ(allocations(5), allocations(40));
 }
 
 // All logits are equal; with one of the two signs they are below zero, which

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The delta rule for heads of 128 with the gated norm of its outputs, for
+// sequences of one row. The four blocks of a head are a cluster: each tells the
+// others the squares of its outputs, and norms its own. A warp's eight columns
+// are what a lane of the norm's kernel has, so that squares are added up in the
+// same order (gated_norm.cuh).
+#pragma once
+
+#include "kernels/cuda/delta_kernel.cuh"
+#include "kernels/cuda/delta_rows.h"
+#include "kernels/cuda/gated_norm.cuh"
+#include "kernels/cuda/tma.cuh"
+
+namespace baton::cuda {
+
+static_assert(kHeadBlocks * kDeltaWarps == kNormLanes);
+static_assert(kNormLanes * 8 == kDeltaDim);
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// The squares of the warp's eight columns, in order; y as DeltaStep gives it.
+__device__ __forceinline__ float SquaresOfWarp(float y) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float x = __shfl_sync(
+        kAllLanes, y, i / kLaneColumns * kKeyLanes + i % kLaneColumns);
+    sum = fmaf(x, x, sum);
+  }
+  return sum;
+}
+
+// All lanes: puts the squares of warp `warp` of this block into every block.
+__device__ __forceinline__ void TellSquares(float sum, int warp,
+                                            float (&squares)[kNormLanes]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (lane >= kHeadBlocks) return;
+  const int rank = static_cast<int>(blockIdx.x) % kHeadBlocks;
+  StoreIn(AddressIn(lane, SharedOffset(&squares[rank * kDeltaWarps + warp])),
+          sum);
+}
+
+#endif
+
+// Blocks as DeltaRuleKernel's, those of a head in a cluster.
+__global__ void __launch_bounds__((kDeltaWarps + 1) * kWarp, 3)
+    DeltaNormedKernel(DeltaRuleArgs args, GatedNormArgs norm) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  __shared__ DeltaShared block;
+  __shared__ float squares[kNormLanes];
+  AllowNextGrid();
+  const int warp = UniformWarp();
+  const DeltaPlace place = PlaceOfBlock(args);
+  const DeltaGate decay_gate = LoadGate(args, place.head);
+  if (place.sequence.rows <= 0) {  // all blocks of the cluster
+    AwaitPreviousGrids();
+    return;
+  }
+  ClusterMeet();  // all have begun, so that there is memory to write to
+  if (warp >= kDeltaWarps) {
+    PrepareTokens<1>(args, place, decay_gate, 0, block);
+    ClusterSync();
+    return;
+  }
+  const DeltaLane lane = LaneOf(args, place, warp);
+  DeltaState state = {};
+  if (lane.slot != nullptr) LoadState(lane.slot, lane.column, state);
+  const float weight = norm.weight[place.column + lane.own];
+  AwaitPreviousGrids();
+  const float gate =
+      FromBf16(Load2(static_cast<const uint16_t*>(norm.gate) +
+                     OutputAt(place, lane.own, norm.gate_stride)));
+  BarrierSync(kDeltaFull, (kDeltaWarps + 1) * kWarp);
+  const DeltaToken& token = block.tokens[0][0];
+  DeltaAhead ahead;
+  ahead.Load(token);
+  const float y = RoundBf16(DeltaStep(token, token, lane.own, ahead, state));
+  TellSquares(SquaresOfWarp(y), warp, squares);
+  ClusterSync();
+  const float factor =
+      GatedNormFactor(squares[threadIdx.x % kNormLanes], norm.dim, norm.eps);
+  if (lane.writes) {
+    static_cast<uint16_t*>(
+        args.out)[OutputAt(place, lane.own, args.out_stride)] =
+        ToBf16(GatedNormOf(y, factor, weight, gate));
+  }
+  if (lane.slot != nullptr) StoreState(state, lane.column, lane.slot);
+#endif
+}
+
+}  // namespace baton::cuda
