@@ -33,19 +33,17 @@ class KimiMixture {
   KimiMixture(const KimiLinearConfig& c, const WeightScope& layer,
               const WeightScope& w)
       : router_(w, c.hidden(), c.routing),
-        experts_(w.In("experts"), c.Experts(), ExpertNames::LikeMixtral(layer)),
-        shared_(w.In("shared_experts"), c.hidden(), c.shared_ffn) {}
+        experts_(w.In("experts"), c.Experts(), ExpertNames::LikeMixtral(layer),
+                 w.In("shared_experts"), c.shared_ffn) {}
 
   Output<Sum::kComplete> operator()(Input&& x, Step& step) const {
     const Routing routing = router_(x.view(), step);
-    const Scratch shared = step.Reduced(shared_.Of(x.view(), step), step.tp());
-    return {experts_.Of(x.view(), routing, shared.view(), step), step};
+    return experts_(std::move(x), routing, step);
   }
 
  private:
   GroupedSigmoidRouter router_;
-  GatedSiluExperts experts_;
-  GatedSiluMlp shared_;
+  SharedGatedSiluExperts experts_;
 };
 
 using Mixer = std::variant<KimiDeltaAttention, MultiHeadLatentAttention>;

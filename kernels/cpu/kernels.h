@@ -37,6 +37,9 @@ Status MatmulCpu(const Matmul::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status GroupedMatmulCpu(const GroupedMatmul::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
+Status GroupedAndSharedMatmulCpu(const GroupedAndSharedMatmul::Args& args,
+                                 Stream& stream);
+template <typename T, CpuIsa kIsa>
 Status RmsNormCpu(const RmsNorm::Args& args, Stream& stream);
 template <typename T, CpuIsa kIsa>
 Status AddRmsNormCpu(const AddRmsNorm::Args& args, Stream& stream);

@@ -236,6 +236,13 @@ Status GroupedMatmulCpu(const GroupedMatmul::Args& args, Stream& stream) {
   return ActivateSlots<T, kIsa>(args, stream);
 }
 
+template <typename T, CpuIsa kIsa>
+Status GroupedAndSharedMatmulCpu(const GroupedAndSharedMatmul::Args& args,
+                                 Stream& stream) {
+  BATON_RETURN_IF_ERROR((MatmulCpu<T, kIsa>(args.shared, stream)));
+  return GroupedMatmulCpu<T, kIsa>(args.grouped, stream);
+}
+
 template <typename T>
 Status CombineExpertsCpu(const CombineExperts::Args& args, Stream& stream) {
   ShapeMatch match("combine_experts");
@@ -272,6 +279,7 @@ Status CombineExpertsCpu(const CombineExperts::Args& args, Stream& stream) {
 }
 
 BATON_INSTANTIATE_CPU(GroupedMatmulCpu, GroupedMatmul);
+BATON_INSTANTIATE_CPU(GroupedAndSharedMatmulCpu, GroupedAndSharedMatmul);
 template Status CombineExpertsCpu<float>(const CombineExperts::Args&, Stream&);
 template Status CombineExpertsCpu<bf16>(const CombineExperts::Args&, Stream&);
 

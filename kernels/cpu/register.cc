@@ -13,6 +13,8 @@ void RegisterFor(KernelRegistry& r) {
   r.Add<PackMatrix>(kCpu, kType, &cpu::PackMatrixCpu<T>);
   r.Add<Matmul>(kCpu, kType, &cpu::MatmulCpu<T, kIsa>);
   r.Add<GroupedMatmul>(kCpu, kType, &cpu::GroupedMatmulCpu<T, kIsa>);
+  r.Add<GroupedAndSharedMatmul>(kCpu, kType,
+                                &cpu::GroupedAndSharedMatmulCpu<T, kIsa>);
   r.Add<CombineExperts>(kCpu, kType, &cpu::CombineExpertsCpu<T>);
   r.Add<RmsNorm>(kCpu, kType, &cpu::RmsNormCpu<T, kIsa>);
   r.Add<AddRmsNorm>(kCpu, kType, &cpu::AddRmsNormCpu<T, kIsa>);

@@ -51,27 +51,72 @@ __global__ void __launch_bounds__(SkinnyTile<1, 1, kTokenTiles, 8>::kThreads,
 #endif
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
 // Of one token, whose experts are all different ones: each slot is a part, and
-// x is where it was. Blocks: slots, then rows of W.
+// x is where it was. Behind the wait for earlier grids.
+__device__ __forceinline__ void GroupedTokenBlock(const CUtensorMap* maps,
+                                                  const GroupedArgs& args,
+                                                  int experts,
+                                                  const CUtensorMap& x_map,
+                                                  const SkinnyWork& work,
+                                                  int slot, std::byte* shared) {
+  const int expert = LoadInt(args.experts + slot);
+  if (expert < 0 || expert >= experts) return;
+  SkinnyBlock<SkinnyTile<1, 1, 1, 8>, 1, 8>(maps[expert], x_map, work,
+                                            static_cast<int>(blockIdx.y),
+                                            {.first = args.rows == 1 ? 0 : slot,
+                                             .count = 1,
+                                             .out_rows = nullptr,
+                                             .first_out = slot},
+                                            shared);
+}
+
+#endif
+
+// Blocks: slots, then rows of W.
 __global__ void __launch_bounds__(SkinnyTile<1, 1, 1, 8>::kThreads,
                                   SkinnyTile<1, 1, 1, 8>::kMinBlocks)
     GroupedTokenKernel(const CUtensorMap* maps, const GroupedArgs args,
                        int experts, const __grid_constant__ CUtensorMap x_map,
                        const __grid_constant__ SkinnyWork work) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Tile = SkinnyTile<1, 1, 1, 8>;
   extern __shared__ __align__(1024) std::byte shared[];
   EnterKernel();
-  const int slot = static_cast<int>(blockIdx.x);
-  const int expert = LoadInt(args.experts + slot);
-  if (expert < 0 || expert >= experts) return;
-  SkinnyBlock<Tile, 1, 8>(maps[expert], x_map, work,
-                          static_cast<int>(blockIdx.y),
-                          {.first = args.rows == 1 ? 0 : slot,
-                           .count = 1,
-                           .out_rows = nullptr,
-                           .first_out = slot},
-                          shared);
+  GroupedTokenBlock(maps, args, experts, x_map, work,
+                    static_cast<int>(blockIdx.x), shared);
+#endif
+}
+
+// What of a matrix beside the experts' the blocks of a launch need.
+struct SharedProduct {
+  CUtensorMap map, x_map;
+  SkinnyWork work;
+  int blocks;  // that share out its rows of W
+};
+
+// Blocks: the shared matrix, of which everything but x is known ahead of the
+// wait, then slots; then rows of W.
+__global__ void __launch_bounds__(SkinnyTile<1, 1, 1, 8>::kThreads,
+                                  SkinnyTile<1, 1, 1, 8>::kMinBlocks)
+    GroupedAndSharedKernel(const CUtensorMap* maps, const GroupedArgs args,
+                           int experts, int expert_blocks,
+                           const __grid_constant__ CUtensorMap x_map,
+                           const __grid_constant__ SkinnyWork work,
+                           const __grid_constant__ SharedProduct beside) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) std::byte shared[];
+  AllowNextGrid();
+  const auto index = static_cast<int>(blockIdx.y);
+  if (blockIdx.x == 0 && index < beside.blocks) {
+    SkinnyBlock<SkinnyTile<1, 1, 1, 8>, 1, 8>(
+        beside.map, beside.x_map, beside.work, index, {.count = 1}, shared);
+    return;
+  }
+  AwaitPreviousGrids();
+  if (blockIdx.x == 0 || index >= expert_blocks) return;
+  GroupedTokenBlock(maps, args, experts, x_map, work,
+                    static_cast<int>(blockIdx.x) - 1, shared);
 #endif
 }
 

@@ -18,40 +18,48 @@ int PartRows(int64_t tokens) {
   return tokens <= 16 ? 16 : 32;
 }
 
-// How a launch of blocks of `Tile` is laid out: two blocks fit on a
+// Stages in flight of a team of blocks of `Tile`: two blocks fit on a
 // multiprocessor.
 template <typename Tile>
-struct GroupedLayout {
-  explicit GroupedLayout(const GroupedWeights& weights, const GroupedArgs& args,
-                         int64_t rows) {
-    constexpr int kSharedBytes = 227 * 1024;
-    const int one = SkinnySharedBytes(8, 1, Tile::kStageBytes);
-    const int stages = std::max((kSharedBytes / 2 - 1024) / one,
-                                static_cast<int>(Tile::kMinStages));
-    bytes = static_cast<size_t>(stages) * static_cast<size_t>(one);
-    const auto groups =
-        static_cast<int>(SkinnyGroups(weights.k, weights.halves));
-    work = {
-        .m = static_cast<int>(rows),
-        .n = static_cast<int>(weights.n),
-        .groups = groups,
-        .half_groups =
-            SkinnyHalvesApart(weights.k, weights.halves) ? groups / 2 : 0,
-        .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
-        .block_shift = 0,
-        .slots = stages,
-        .sink = {.out = args.out,
-                 .ldo = args.ldo,
-                 .out_type = args.out_type,
-                 .activation = args.activation,
-                 .xielu = {}}};
-    maps = IsGated(args.activation) ? weights.pairs : weights.maps;
-  }
+constexpr int Stages() {
+  constexpr int kSharedBytes = 227 * 1024;
+  constexpr int kOne = SkinnySharedBytes(8, 1, Tile::kStageBytes);
+  return std::max((kSharedBytes / 2 - 1024) / kOne,
+                  static_cast<int>(Tile::kMinStages));
+}
+template <typename Tile>
+constexpr size_t SharedBytes() {
+  return static_cast<size_t>(
+      SkinnySharedBytes(8, Stages<Tile>(), Tile::kStageBytes));
+}
 
-  SkinnyWork work;
-  const CUtensorMap* maps;
-  size_t bytes;  // of shared memory
-};
+// What blocks of `Tile` are told, of experts' matrices or of one.
+template <typename Tile, typename Weights, typename Args>
+SkinnyWork WorkOf(const Weights& weights, const Args& args, int64_t rows) {
+  const auto groups = static_cast<int>(SkinnyGroups(weights.k, weights.halves));
+  return {.m = static_cast<int>(rows),
+          .n = static_cast<int>(weights.n),
+          .groups = groups,
+          .half_groups =
+              SkinnyHalvesApart(weights.k, weights.halves) ? groups / 2 : 0,
+          .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
+          .block_shift = 0,
+          .slots = Stages<Tile>(),
+          .sink = {.out = args.out,
+                   .ldo = args.ldo,
+                   .out_type = args.out_type,
+                   .activation = args.activation,
+                   .xielu = {}}};
+}
+const CUtensorMap* MapsOf(const GroupedWeights& weights,
+                          SkinnyActivation activation) {
+  return IsGated(activation) ? weights.pairs : weights.maps;
+}
+// Blocks that share out the rows of W.
+template <typename Tile>
+int64_t RowBlocks(int64_t n) {
+  return CeilDiv(n, Tile::kRows);
+}
 
 template <int kTokenTiles>
 cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
@@ -59,30 +67,39 @@ cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
                         int64_t max_parts, cudaStream_t stream) {
   using Tile = SkinnyTile<1, 1, kTokenTiles, 8>;
   const int64_t slots = args.tokens * args.top;
-  const GroupedLayout<Tile> layout(weights, args, slots);
   CUtensorMap x_map;
   const cudaError_t error =
       EncodeGroups(sorted, slots, weights.k, weights.halves,
                    RowElements(weights.k), Tile::kTokens, &x_map);
   if (error != cudaSuccess) return error;
-  const dim3 grid(Blocks(max_parts), Blocks(CeilDiv(weights.n, Tile::kRows)));
-  return Launch(&GroupedKernel<kTokenTiles>, grid, Tile::kThreads, layout.bytes,
-                stream, layout.maps, plan, x_map, layout.work);
+  const dim3 grid(Blocks(max_parts), Blocks(RowBlocks<Tile>(weights.n)));
+  return Launch(&GroupedKernel<kTokenTiles>, grid, Tile::kThreads,
+                SharedBytes<Tile>(), stream, MapsOf(weights, args.activation),
+                plan, x_map, WorkOf<Tile>(weights, args, slots));
+}
+
+using TokenTile = SkinnyTile<1, 1, 1, 8>;
+
+// Of rows of x that blocks of a token take, for experts' matrices or for one.
+template <typename Weights>
+cudaError_t TokenMap(const Weights& weights, const void* x, int64_t rows,
+                     int64_t ldx, CUtensorMap* map) {
+  return EncodeGroups(x, rows, weights.k, weights.halves,
+                      std::max(ldx, weights.k), TokenTile::kTokens, map);
 }
 
 cudaError_t LaunchToken(const GroupedWeights& weights, const GroupedArgs& args,
                         cudaStream_t stream) {
-  using Tile = SkinnyTile<1, 1, 1, 8>;
-  const GroupedLayout<Tile> layout(weights, args, args.rows);
   CUtensorMap x_map;
   const cudaError_t error =
-      EncodeGroups(args.x, args.rows, weights.k, weights.halves, args.ldx,
-                   Tile::kTokens, &x_map);
+      TokenMap(weights, args.x, args.rows, args.ldx, &x_map);
   if (error != cudaSuccess) return error;
-  const dim3 grid(Blocks(args.top), Blocks(CeilDiv(weights.n, Tile::kRows)));
-  return Launch(&GroupedTokenKernel, grid, Tile::kThreads, layout.bytes, stream,
-                layout.maps, args, static_cast<int>(weights.experts), x_map,
-                layout.work);
+  const dim3 grid(Blocks(args.top), Blocks(RowBlocks<TokenTile>(weights.n)));
+  return Launch(&GroupedTokenKernel, grid, TokenTile::kThreads,
+                SharedBytes<TokenTile>(), stream,
+                MapsOf(weights, args.activation), args,
+                static_cast<int>(weights.experts), x_map,
+                WorkOf<TokenTile>(weights, args, args.rows));
 }
 
 cudaError_t LaunchPlain(const GroupedWeights& weights, const GroupedArgs& args,
@@ -128,6 +145,44 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
     default:
       return LaunchParts<4>(weights, args, plan, sorted, parts, stream);
   }
+}
+
+cudaError_t GroupedAndSharedMatmul(const GroupedWeights& weights,
+                                   const GroupedArgs& args,
+                                   const SkinnyWeight& shared,
+                                   const SkinnyArgs& shared_args,
+                                   cudaStream_t stream) {
+  const auto takes = [](SkinnyActivation activation, bool takes_gates) {
+    return activation == SkinnyActivation::kNone ||
+           (IsGated(activation) && takes_gates);
+  };
+  if (args.tokens != 1 || shared_args.m != 1 || weights.plain ||
+      weights.n == 0 || shared.n == 0 || !FitTogether(weights, args) ||
+      !SuitsCopies(args.x, args.ldx) ||
+      !SuitsCopies(shared, shared_args.x, shared_args.ldx) ||
+      !takes(args.activation, TakesGates(weights)) ||
+      !takes(shared_args.activation,
+             TakesGates(shared, shared_args.x, shared_args.ldx))) {
+    return cudaErrorNotSupported;
+  }
+  CUtensorMap x_map;
+  cudaError_t error = TokenMap(weights, args.x, args.rows, args.ldx, &x_map);
+  if (error != cudaSuccess) return error;
+  const auto expert_blocks = static_cast<int>(RowBlocks<TokenTile>(weights.n));
+  SharedProduct beside = {
+      .map = IsGated(shared_args.activation) ? shared.pairs : shared.map,
+      .x_map = {},
+      .work = WorkOf<TokenTile>(shared, shared_args, 1),
+      .blocks = static_cast<int>(RowBlocks<TokenTile>(shared.n))};
+  error = TokenMap(shared, shared_args.x, 1, shared_args.ldx, &beside.x_map);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(Blocks(args.top + 1),
+                  Blocks(std::max(expert_blocks, beside.blocks)));
+  return Launch(&GroupedAndSharedKernel, grid, TokenTile::kThreads,
+                SharedBytes<TokenTile>(), stream,
+                MapsOf(weights, args.activation), args,
+                static_cast<int>(weights.experts), expert_blocks, x_map,
+                WorkOf<TokenTile>(weights, args, args.rows), beside);
 }
 
 }  // namespace baton::cuda

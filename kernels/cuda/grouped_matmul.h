@@ -78,8 +78,16 @@ struct GroupedArgs {
 [[nodiscard]] cudaError_t GroupedMatmul(const GroupedWeights& weights,
                                         const GroupedArgs& args,
                                         cudaStream_t stream);
-// The same; invalidValue also: TakesPrompts says no, or rows of x or out are
-// not aligned to 16 bytes.
+// GroupedMatmul of one token and SkinnyMatmul of one row, neither of which
+// reads what the other writes, in one launch and with the same bits.
+// notSupported: there are more tokens, or these do not suit the copy engine.
+[[nodiscard]] cudaError_t GroupedAndSharedMatmul(const GroupedWeights& weights,
+                                                 const GroupedArgs& args,
+                                                 const SkinnyWeight& shared,
+                                                 const SkinnyArgs& shared_args,
+                                                 cudaStream_t stream);
+// As GroupedMatmul; invalidValue also: TakesPrompts says no, or rows of x or
+// out are not aligned to 16 bytes.
 [[nodiscard]] cudaError_t GroupedPromptMatmul(const GroupedWeights& weights,
                                               const GroupedArgs& args,
                                               cudaStream_t stream);

@@ -21,6 +21,8 @@ Status PackMatrixCuda(const PackMatrix::Args& args, Stream& stream);
 Status MatmulCuda(const Matmul::Args& args, Stream& stream);
 Status RouteTopKCuda(const RouteTopK::Args& args, Stream& stream);
 Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream);
+Status GroupedAndSharedMatmulCuda(const GroupedAndSharedMatmul::Args& args,
+                                  Stream& stream);
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream);
 Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream);
 Status ShortConvAndHeadMatmulCuda(const ShortConvAndHeadMatmul::Args& args,

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/matmul_shapes.h"
 #include "kernels/cuda/row_kernels.h"
 #include "runtime/tensor/shape_match.h"
 
@@ -80,18 +81,8 @@ Status Generated(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   for (int64_t i = 0; i < run.rows; i += kSkinnyMaxRows) {
     const int64_t first = run.first + i;
     const int64_t rows = std::min(kSkinnyMaxRows, run.rows - i);
-    const ConstView x = args.x.Rows(first, first + rows);
-    const View out = to.Rows(first, first + rows);
-    const SkinnyArgs skinny = {
-        .x = x.data(),
-        .m = rows,
-        .ldx = x.row_stride(),
-        .out = out.data(),
-        .ldo = out.row_stride(),
-        .out_type =
-            out.dtype() == DType::kF32 ? SkinnyOut::kF32 : SkinnyOut::kBf16,
-        .activation = fused ? KindOf(args.activation) : SkinnyActivation::kNone,
-        .xielu = XieluOf(args.activation)};
+    const SkinnyArgs skinny = SkinnyArgsOf(
+        args, to, first, rows, fused ? args.activation : MatmulActivation{});
     BATON_RETURN_IF_ERROR(
         CudaStatus(SkinnyMatmul(*weight, skinny, context.stream()), "matmul"));
   }
@@ -195,7 +186,7 @@ Status PackMatrixCuda(const PackMatrix::Args& args, Stream& stream) {
   return stream.Synchronize();  // the caller's rows go
 }
 
-Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
+Status MatchMatmul(const Matmul::Args& args) {
   ShapeMatch match("matmul");
   match.Match("x", args.x, {"tokens", "k"})
       .Match("out", args.out, {"tokens", "columns"})
@@ -212,9 +203,28 @@ Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
       .Require(n == args.weight.n, "n of out and of the weight")
       .Require(!gated || n == 2 * match["columns"], "product has 2 x out")
       .Require(args.weight.dtype == DType::kBF16, "the weight is bf16");
-  BATON_RETURN_IF_ERROR(match.status());
+  return match.status();
+}
+
+SkinnyArgs SkinnyArgsOf(const Matmul::Args& args, View out, int64_t first,
+                        int64_t rows, const MatmulActivation& activation) {
+  const ConstView x = args.x.Rows(first, first + rows);
+  const View to = out.Rows(first, first + rows);
+  return {.x = x.data(),
+          .m = rows,
+          .ldx = x.row_stride(),
+          .out = to.data(),
+          .ldo = to.row_stride(),
+          .out_type =
+              to.dtype() == DType::kF32 ? SkinnyOut::kF32 : SkinnyOut::kBf16,
+          .activation = KindOf(activation),
+          .xielu = XieluOf(activation)};
+}
+
+Status MatmulCuda(const Matmul::Args& args, Stream& stream) {
+  BATON_RETURN_IF_ERROR(MatchMatmul(args));
   if (args.runs.empty()) {
-    return Generated(args, {RowKind::kGenerated, 0, match["tokens"]}, stream);
+    return Generated(args, {RowKind::kGenerated, 0, args.x.dim(0)}, stream);
   }
   for (const RowRun& run : args.runs) {
     BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt &&

@@ -8,6 +8,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/grouped_matmul.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/matmul_shapes.h"
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cuda {
@@ -60,6 +61,13 @@ GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
           .plan = nullptr};
 }
 
+SkinnyActivation KindOf(const MatmulActivation& activation) {
+  if (!activation.IsGated()) return SkinnyActivation::kNone;
+  return activation.kind == MatmulActivation::Kind::kSiluMul
+             ? SkinnyActivation::kSiluMul
+             : SkinnyActivation::kGeluMul;
+}
+
 // Where the slots of `part` are sorted, or have been.
 Status FindPlan(RowKind kind, Context& context, GroupedArgs& part) {
   BATON_ASSIGN_OR_RETURN(
@@ -100,11 +108,7 @@ Status Generated(const GroupedMatmul::Args& args, const RowRun& run,
         ArgsOf(to, {.kind = run.kind,
                     .first = run.first + i,
                     .rows = std::min(kMostTokens, run.rows - i)});
-    if (fused) {
-      part.activation = args.activation.kind == MatmulActivation::Kind::kSiluMul
-                            ? SkinnyActivation::kSiluMul
-                            : SkinnyActivation::kGeluMul;
-    }
+    if (fused) part.activation = KindOf(args.activation);
     BATON_RETURN_IF_ERROR(FindPlan(RowKind::kGenerated, context, part));
     BATON_ASSIGN_OR_RETURN(part.scratch,
                            context.Workspace(GroupedScratchBytes(
@@ -113,6 +117,23 @@ Status Generated(const GroupedMatmul::Args& args, const RowRun& run,
         GroupedMatmul(weights, part, context.stream()), "grouped_matmul"));
   }
   return fused ? OkStatus() : Activate(args, run, stream);
+}
+
+// Whether there is one token, a generated one.
+bool IsOneGenerated(const GroupedMatmul::Args& args) {
+  return args.experts.dim(0) == 1 &&
+         std::all_of(args.runs.begin(), args.runs.end(), [](const RowRun& run) {
+           return run.kind == RowKind::kGenerated;
+         });
+}
+// Of that one, which needs no plan and no scratch: with the activation inside.
+GroupedArgs TokenArgsOf(const GroupedMatmul::Args& args) {
+  GroupedMatmul::Args to = args;
+  to.product = args.out;
+  GroupedArgs token =
+      ArgsOf(to, {.kind = RowKind::kGenerated, .first = 0, .rows = 1});
+  token.activation = KindOf(args.activation);
+  return token;
 }
 
 Status Prompt(const GroupedMatmul::Args& args, const RowRun& run,
@@ -125,6 +146,59 @@ Status Prompt(const GroupedMatmul::Args& args, const RowRun& run,
   BATON_RETURN_IF_ERROR(CudaStatus(
       GroupedPromptMatmul(weights, part, context.stream()), "grouped_matmul"));
   return Activate(args, run, stream);
+}
+
+Status MatchGrouped(const GroupedMatmul::Args& args) {
+  ShapeMatch match("grouped_matmul");
+  match.Match("x", args.x, {"rows", "k"})
+      .Match("experts", args.experts, {"tokens", "top"})
+      .Match("out", args.out, {"slots", "columns"})
+      .IsType("x", args.x, DType::kBF16)
+      .IsType("experts", args.experts, DType::kI32);
+  const bool gated = args.activation.IsGated();
+  if (gated) {
+    match.Match("product", args.product, {"slots", "n"})
+        .IsType("product", args.product, DType::kBF16)
+        .IsType("out", args.out, DType::kBF16);
+  }
+  BATON_RETURN_IF_ERROR(match.status());
+  const int64_t n = gated ? match["n"] : match["columns"];
+  const int64_t tokens = match["tokens"];
+  const int64_t slots = match["slots"];
+  match.Require(slots == tokens * match["top"], "out must have a row a slot")
+      .Require(
+          args.out.dtype() == DType::kBF16 || args.out.dtype() == DType::kF32,
+          "out must be bf16 or f32")
+      .Require(match["rows"] == tokens || match["rows"] == slots,
+               "x must have a row for each of experts, or for each slot")
+      .Require(gated || args.activation.kind == MatmulActivation::Kind::kNone,
+               "experts have gated activations")
+      .Require(!gated || n == 2 * match["columns"], "product has 2 x out");
+  for (const PackedMatrix& weight : args.weights) {
+    match.Require(weight.dtype == DType::kBF16, "weights must be as x")
+        .Require(weight.n == n, "weights must be as wide as their products")
+        .Require(weight.k == match["k"], "weights must be as deep as x");
+  }
+  return match.status();
+}
+
+// Of what fits together.
+Status MultiplyGroups(const GroupedMatmul::Args& args, Stream& stream) {
+  if (args.out.dim(0) == 0) return OkStatus();
+  Context& context = Context::Of(stream);
+  BATON_ASSIGN_OR_RETURN(const GroupedWeights* weights,
+                         context.Grouped(args.weights));
+  if (args.order == SlotOrder::kNew) context.ForgetPlans();
+  if (args.runs.empty()) {
+    return Generated(args, {RowKind::kGenerated, 0, args.experts.dim(0)},
+                     *weights, stream);
+  }
+  for (const RowRun& run : args.runs) {
+    BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt && TakesPrompts(*weights)
+                              ? Prompt(args, run, *weights, stream)
+                              : Generated(args, run, *weights, stream));
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -156,51 +230,32 @@ Status RouteGroupedCuda(const RouteGrouped::Args& args, Stream& stream) {
 }
 
 Status GroupedMatmulCuda(const GroupedMatmul::Args& args, Stream& stream) {
-  ShapeMatch match("grouped_matmul");
-  match.Match("x", args.x, {"rows", "k"})
-      .Match("experts", args.experts, {"tokens", "top"})
-      .Match("out", args.out, {"slots", "columns"})
-      .IsType("x", args.x, DType::kBF16)
-      .IsType("experts", args.experts, DType::kI32);
-  const bool gated = args.activation.IsGated();
-  if (gated) {
-    match.Match("product", args.product, {"slots", "n"})
-        .IsType("product", args.product, DType::kBF16)
-        .IsType("out", args.out, DType::kBF16);
+  BATON_RETURN_IF_ERROR(MatchGrouped(args));
+  return MultiplyGroups(args, stream);
+}
+
+Status GroupedAndSharedMatmulCuda(const GroupedAndSharedMatmul::Args& args,
+                                  Stream& stream) {
+  BATON_RETURN_IF_ERROR(MatchGrouped(args.grouped));
+  BATON_RETURN_IF_ERROR(MatchMatmul(args.shared));
+  if (IsOneGenerated(args.grouped) && args.shared.x.dim(0) == 1) {
+    Context& context = Context::Of(stream);
+    BATON_ASSIGN_OR_RETURN(const GroupedWeights* weights,
+                           context.Grouped(args.grouped.weights));
+    BATON_ASSIGN_OR_RETURN(const SkinnyWeight* shared,
+                           context.Skinny(args.shared.weight));
+    if (args.grouped.order == SlotOrder::kNew) context.ForgetPlans();
+    const cudaError_t error =
+        GroupedAndSharedMatmul(*weights, TokenArgsOf(args.grouped), *shared,
+                               SkinnyArgsOf(args.shared, args.shared.out, 0, 1,
+                                            args.shared.activation),
+                               context.stream());
+    if (error != cudaErrorNotSupported) {
+      return CudaStatus(error, "grouped_and_shared_matmul");
+    }
   }
-  BATON_RETURN_IF_ERROR(match.status());
-  const int64_t n = gated ? match["n"] : match["columns"];
-  const int64_t tokens = match["tokens"];
-  const int64_t slots = match["slots"];
-  match.Require(slots == tokens * match["top"], "out must have a row a slot")
-      .Require(
-          args.out.dtype() == DType::kBF16 || args.out.dtype() == DType::kF32,
-          "out must be bf16 or f32")
-      .Require(match["rows"] == tokens || match["rows"] == slots,
-               "x must have a row for each of experts, or for each slot")
-      .Require(gated || args.activation.kind == MatmulActivation::Kind::kNone,
-               "experts have gated activations")
-      .Require(!gated || n == 2 * match["columns"], "product has 2 x out");
-  for (const PackedMatrix& weight : args.weights) {
-    match.Require(weight.dtype == DType::kBF16, "weights must be as x")
-        .Require(weight.n == n, "weights must be as wide as their products")
-        .Require(weight.k == match["k"], "weights must be as deep as x");
-  }
-  BATON_RETURN_IF_ERROR(match.status());
-  if (slots == 0) return OkStatus();
-  Context& context = Context::Of(stream);
-  BATON_ASSIGN_OR_RETURN(const GroupedWeights* weights,
-                         context.Grouped(args.weights));
-  if (args.order == SlotOrder::kNew) context.ForgetPlans();
-  if (args.runs.empty()) {
-    return Generated(args, {RowKind::kGenerated, 0, tokens}, *weights, stream);
-  }
-  for (const RowRun& run : args.runs) {
-    BATON_RETURN_IF_ERROR(run.kind == RowKind::kPrompt && TakesPrompts(*weights)
-                              ? Prompt(args, run, *weights, stream)
-                              : Generated(args, run, *weights, stream));
-  }
-  return OkStatus();
+  BATON_RETURN_IF_ERROR(MatmulCuda(args.shared, stream));
+  return MultiplyGroups(args.grouped, stream);
 }
 
 Status CombineExpertsCuda(const CombineExperts::Args& args, Stream& stream) {

@@ -13,6 +13,8 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<Matmul>(kCuda, kType, &cuda::MatmulCuda);
   registry.Add<RouteTopK>(kCuda, kType, &cuda::RouteTopKCuda);
   registry.Add<GroupedMatmul>(kCuda, kType, &cuda::GroupedMatmulCuda);
+  registry.Add<GroupedAndSharedMatmul>(kCuda, kType,
+                                       &cuda::GroupedAndSharedMatmulCuda);
   registry.Add<CombineExperts>(kCuda, kType, &cuda::CombineExpertsCuda);
   registry.Add<RouteGrouped>(kCuda, kType, &cuda::RouteGroupedCuda);
   registry.Add<ShortConvAndHeadMatmul>(kCuda, kType,

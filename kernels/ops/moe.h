@@ -75,6 +75,17 @@ struct GroupedMatmul {
   };
 };
 
+// GroupedMatmul, and Matmul of the same tokens with a matrix that all of them
+// have beside their experts. Neither reads what the other writes: one pass
+// where the device has a kernel for it.
+struct GroupedAndSharedMatmul {
+  static constexpr std::string_view kName = "grouped_and_shared_matmul";
+  struct Args {
+    GroupedMatmul::Args grouped;
+    Matmul::Args shared;
+  };
+};
+
 // out[t] = cast(sum over s of weights[t, s] * y[t * top + s]), in fp32, s
 // ascending. (Published code adds in the dtype and by ascending expert; golden
 // values in fp32 prefer the single rounding.)

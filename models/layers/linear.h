@@ -28,8 +28,7 @@ class Linear {
   // x: [rows, in]; the result: [rows, out].
   [[nodiscard]] Scratch operator()(
       ConstView x, Step& step, const MatmulActivation& activation = {}) const {
-    Scratch y =
-        step.NewScratch(partial_ ? DType::kF32 : step.dtype(), x.dim(0), out());
+    Scratch y = NewOut(x.dim(0), step);
     Into(x, y.view(), step.batch().runs, step, activation);
     return y;
   }
@@ -38,23 +37,31 @@ class Linear {
                               MatmulActivation::Kind kind) const {
     const Scratch product = step.NewScratch(x.dim(0), out());
     Scratch y = step.NewScratch(x.dim(0), out() / 2);
-    step.Run<Matmul>(matmul_, {.x = x,
-                               .weight = weight_.matrix,
-                               .out = y.view(),
-                               .runs = step.batch().runs,
-                               .activation = {.kind = kind},
-                               .product = product.view()});
+    Matmul::Args args = Args(x, y.view(), step.batch().runs, {.kind = kind});
+    args.product = product.view();
+    step.Run<Matmul>(matmul_, args);
     return y;
   }
   // x: rows of the kinds that `runs` says (ops/matmul.h); out: [rows, out] in
   // the dtype of x, or f32; not x.
   void Into(ConstView x, View out, std::span<const RowRun> runs, Step& step,
             const MatmulActivation& activation = {}) const {
-    step.Run<Matmul>(matmul_, {.x = x,
-                               .weight = weight_.matrix,
-                               .out = out,
-                               .runs = runs,
-                               .activation = activation});
+    step.Run<Matmul>(matmul_, Args(x, out, runs, activation));
+  }
+
+  // For ops that multiply beside something else: memory for [rows, out], and
+  // what Into submits.
+  [[nodiscard]] Scratch NewOut(int64_t rows, Step& step) const {
+    return step.NewScratch(partial_ ? DType::kF32 : step.dtype(), rows, out());
+  }
+  [[nodiscard]] Matmul::Args Args(
+      ConstView x, View out, std::span<const RowRun> runs,
+      const MatmulActivation& activation = {}) const {
+    return {.x = x,
+            .weight = weight_.matrix,
+            .out = out,
+            .runs = runs,
+            .activation = activation};
   }
 
  private:

@@ -24,12 +24,27 @@ class GatedMlp {
         down_(w, {{"down_proj", hidden, split::Inputs(ffn)}}, ffn) {}
 
   Output<Sum::kPartial> operator()(Input&& x, Step& step) const {
-    return {Of(x.view(), step), step};
+    const Scratch inner = gate_up_.Gated(x.view(), step, kActivation);
+    return {down_(inner.view(), step), step};  // inner: [rows, ffn]
   }
-  // x: [rows, hidden]; the result as x, still to be summed over the ranks.
-  [[nodiscard]] Scratch Of(ConstView x, Step& step) const {
-    const Scratch inner = gate_up_.Gated(x, step, kActivation);  // [rows, ffn]
-    return down_(inner.view(), step);
+
+  // For ops that multiply beside something else: its two products, and memory
+  // for the second one.
+  [[nodiscard]] int64_t ffn() const { return gate_up_.out() / 2; }
+  // inner: [rows, ffn]; product: [rows, 2 * ffn].
+  [[nodiscard]] Matmul::Args GateUp(ConstView x, View inner, View product,
+                                    const Step& step) const {
+    Matmul::Args args =
+        gate_up_.Args(x, inner, step.batch().runs, {.kind = kActivation});
+    args.product = product;
+    return args;
+  }
+  [[nodiscard]] Scratch NewDown(int64_t rows, Step& step) const {
+    return down_.NewOut(rows, step);
+  }
+  [[nodiscard]] Matmul::Args Down(ConstView inner, View out,
+                                  const Step& step) const {
+    return down_.Args(inner, out, step.batch().runs);
   }
 
  private:

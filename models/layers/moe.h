@@ -11,6 +11,7 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
 #include "models/layers/linear.h"
+#include "models/layers/mlp.h"
 #include "models/layers/weights.h"
 #include "models/residual/stream.h"
 #include "models/step.h"
@@ -115,18 +116,15 @@ struct ExpertNames {
   }
 };
 
-// Of each row the sum over its experts of weight * down(silu(gate(x)) * up(x)).
-// Ranks share every expert's ffn, so that they have as much to do whichever
-// experts are chosen; what an expert gives is summed before it is weighed.
-class GatedSiluExperts {
+// The experts' matrices, and the two products with them. Ranks share every
+// expert's ffn, so that they have as much to do whichever experts are chosen.
+class ExpertMatrices {
  public:
-  GatedSiluExperts(const WeightScope& w, const ExpertsShape& shape,
-                   const ExpertNames& names)
+  ExpertMatrices(const WeightScope& w, const ExpertsShape& shape,
+                 const ExpertNames& names)
       : shape_(shape),
         gate_up_{.most = shape.experts},
-        down_{.most = shape.experts},
-        matmul_(w.Kernel<GroupedMatmul>()),
-        combine_(w.Kernel<CombineExperts>()) {
+        down_{.most = shape.experts} {
     const int64_t hidden = shape.hidden;
     const int64_t ffn = shape.ffn;
     const TensorRows gate_up = {names.gate_up_stack,
@@ -145,44 +143,32 @@ class GatedSiluExperts {
     }
   }
 
-  Output<Sum::kComplete> operator()(Input&& x, const Routing& routing,
-                                    Step& step) const {
-    return {Of(x.view(), routing, {}, step), step};
+  [[nodiscard]] int64_t ffn() const { return down_.matrices[0].k; }  // a rank's
+  // inner = silu(gate(x)) * up(x): [slots, ffn]; product: [slots, 2 * ffn].
+  [[nodiscard]] GroupedMatmul::Args GateUp(ConstView x, ConstView experts,
+                                           View inner, View product,
+                                           const Step& step) const {
+    return {.x = x,
+            .experts = experts,
+            .weights = gate_up_.matrices,
+            .out = inner,
+            .runs = step.batch().runs,
+            .activation = {.kind = MatmulActivation::Kind::kSiluMul},
+            .product = product};
   }
-  // x: [rows, hidden]; the result as x. `added`: as x, added to it, or nothing.
-  [[nodiscard]] Scratch Of(ConstView x, const Routing& routing, ConstView added,
-                           Step& step) const {
-    const int64_t rows = x.dim(0);
-    const int64_t slots = rows * routing.experts.view().dim(1);
-    const View experts = routing.experts.view();
-    const int64_t ffn = down_.matrices[0].k;  // of the rank
-    const Scratch inner = step.NewScratch(slots, ffn);
-    {
-      const Scratch gate_up = step.NewScratch(slots, 2 * ffn);
-      step.Run<GroupedMatmul>(
-          matmul_, {.x = x,
-                    .experts = experts,
-                    .weights = gate_up_.matrices,
-                    .out = inner.view(),
-                    .runs = step.batch().runs,
-                    .activation = {.kind = MatmulActivation::Kind::kSiluMul},
-                    .product = gate_up.view()});
-    }
-    Scratch partial = step.NewScratch(
-        ffn < shape_.ffn ? DType::kF32 : step.dtype(), slots, shape_.hidden);
-    step.Run<GroupedMatmul>(matmul_, {.x = inner.view(),
-                                      .experts = experts,
-                                      .weights = down_.matrices,
-                                      .out = partial.view(),
-                                      .runs = step.batch().runs,
-                                      .order = SlotOrder::kAsBefore});
-    const Scratch down = step.Reduced(std::move(partial), step.tp());
-    Scratch sum = step.NewScratch(rows, shape_.hidden);
-    step.Run<CombineExperts>(combine_, {.y = down.view(),
-                                        .weights = routing.weights.view(),
-                                        .out = sum.view(),
-                                        .added = added});
-    return sum;
+  // Memory for Down's [slots, hidden], to be summed over the ranks.
+  [[nodiscard]] Scratch NewDown(int64_t slots, Step& step) const {
+    return step.NewScratch(ffn() < shape_.ffn ? DType::kF32 : step.dtype(),
+                           slots, shape_.hidden);
+  }
+  [[nodiscard]] GroupedMatmul::Args Down(ConstView inner, ConstView experts,
+                                         View out, const Step& step) const {
+    return {.x = inner,
+            .experts = experts,
+            .weights = down_.matrices,
+            .out = out,
+            .runs = step.batch().runs,
+            .order = SlotOrder::kAsBefore};
   }
 
  private:
@@ -194,7 +180,95 @@ class GatedSiluExperts {
   ExpertsShape shape_;
   PackedMatrices gate_up_;  // [2 * ffn, hidden]: gate, then up
   PackedMatrices down_;     // [hidden, ffn]
+};
+
+// Of each row the sum over its experts of weight * down(silu(gate(x)) * up(x)).
+// What an expert gives is summed over the ranks before it is weighed.
+class GatedSiluExperts {
+ public:
+  GatedSiluExperts(const WeightScope& w, const ExpertsShape& shape,
+                   const ExpertNames& names)
+      : experts_(w, shape, names),
+        matmul_(w.Kernel<GroupedMatmul>()),
+        combine_(w.Kernel<CombineExperts>()) {}
+
+  Output<Sum::kComplete> operator()(Input&& x, const Routing& routing,
+                                    Step& step) const {
+    const View chosen = routing.experts.view();  // [rows, top]
+    const int64_t slots = chosen.dim(0) * chosen.dim(1);
+    const Scratch inner = step.NewScratch(slots, experts_.ffn());
+    {
+      const Scratch product = step.NewScratch(slots, 2 * experts_.ffn());
+      step.Run<GroupedMatmul>(matmul_,
+                              experts_.GateUp(x.view(), chosen, inner.view(),
+                                              product.view(), step));
+    }
+    Scratch partial = experts_.NewDown(slots, step);
+    step.Run<GroupedMatmul>(
+        matmul_, experts_.Down(inner.view(), chosen, partial.view(), step));
+    const Scratch down = step.Reduced(std::move(partial), step.tp());
+    Scratch sum = step.NewScratch(chosen.dim(0), x.view().dim(1));
+    step.Run<CombineExperts>(combine_, {.y = down.view(),
+                                        .weights = routing.weights.view(),
+                                        .out = sum.view()});
+    return {std::move(sum), step};
+  }
+
+ private:
+  ExpertMatrices experts_;
   KernelFn<GroupedMatmul> matmul_;
+  KernelFn<CombineExperts> combine_;
+};
+
+// The same, and the output of an MLP that every row has beside its experts,
+// which nothing scales.
+class SharedGatedSiluExperts {
+ public:
+  SharedGatedSiluExperts(const WeightScope& w, const ExpertsShape& shape,
+                         const ExpertNames& names, const WeightScope& shared,
+                         int64_t shared_ffn)
+      : experts_(w, shape, names),
+        shared_(shared, shape.hidden, shared_ffn),
+        matmul_(w.Kernel<GroupedAndSharedMatmul>()),
+        combine_(w.Kernel<CombineExperts>()) {}
+
+  Output<Sum::kComplete> operator()(Input&& x, const Routing& routing,
+                                    Step& step) const {
+    const View chosen = routing.experts.view();  // [rows, top]
+    const int64_t rows = chosen.dim(0);
+    const int64_t slots = rows * chosen.dim(1);
+    const Scratch inner = step.NewScratch(slots, experts_.ffn());
+    const Scratch shared_inner = step.NewScratch(rows, shared_.ffn());
+    {
+      const Scratch product = step.NewScratch(slots, 2 * experts_.ffn());
+      const Scratch shared_product = step.NewScratch(rows, 2 * shared_.ffn());
+      step.Run<GroupedAndSharedMatmul>(
+          matmul_, {.grouped = experts_.GateUp(x.view(), chosen, inner.view(),
+                                               product.view(), step),
+                    .shared = shared_.GateUp(x.view(), shared_inner.view(),
+                                             shared_product.view(), step)});
+    }
+    Scratch partial = experts_.NewDown(slots, step);
+    Scratch shared_partial = shared_.NewDown(rows, step);
+    step.Run<GroupedAndSharedMatmul>(
+        matmul_,
+        {.grouped = experts_.Down(inner.view(), chosen, partial.view(), step),
+         .shared =
+             shared_.Down(shared_inner.view(), shared_partial.view(), step)});
+    const Scratch shared = step.Reduced(std::move(shared_partial), step.tp());
+    const Scratch down = step.Reduced(std::move(partial), step.tp());
+    Scratch sum = step.NewScratch(rows, x.view().dim(1));
+    step.Run<CombineExperts>(combine_, {.y = down.view(),
+                                        .weights = routing.weights.view(),
+                                        .out = sum.view(),
+                                        .added = shared.view()});
+    return {std::move(sum), step};
+  }
+
+ private:
+  ExpertMatrices experts_;
+  GatedSiluMlp shared_;
+  KernelFn<GroupedAndSharedMatmul> matmul_;
   KernelFn<CombineExperts> combine_;
 };
 

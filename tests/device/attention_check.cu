@@ -21,6 +21,7 @@
 #include "tests/device/check_rotate.cuh"
 #include "tests/device/check_rows.cuh"
 #include "tests/device/check_sample.cuh"
+#include "tests/device/check_shared_expert.cuh"
 #include "tests/device/experts_bench.cuh"
 #include "tests/device/kimi_bench.cuh"
 #include "tests/device/layer_bench.cuh"
@@ -65,6 +66,10 @@ void CheckFew() {
                          baton::cuda::SkinnyActivation::kSiluMul);
   CheckGroupedCase<Bf16>({8, 1, 5, 100, 328, false});
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
+  CheckSharedExpertCase<Bf16>({{8, 1, 5, 100, 328, false},
+                               140,
+                               328,
+                               baton::cuda::SkinnyActivation::kSiluMul});
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
   CheckGroupedPromptCase({{3, 70, 1, 264, 192, true, 2}, Deal::kEnds});
@@ -115,6 +120,7 @@ int main(int argc, char** argv) {
   if (filter == "sanitize") CheckFew();
   run("rows", &baton::check::CheckRows);
   run("experts", &baton::check::CheckExperts);
+  run("experts", &baton::check::CheckSharedExperts);
   run("experts", &baton::check::CheckGroupedPrompts);
   run("experts", &baton::check::CheckExpertsByHalves);
   run("delta", &baton::check::CheckDelta);

@@ -131,6 +131,51 @@ inline void BenchProduct(const char* name, const ExpertsMemory& memory,
   std::fflush(stdout);
 }
 
+// One token, whose shared expert is multiplied behind the chosen ones, then
+// beside them. Launches take turns with experts, so that L2 does not hold them.
+inline void BenchToken(const char* name, const ExpertsMemory& memory,
+                       const GroupedCase& c,
+                       cuda::SkinnyActivation activation) {
+  constexpr int kLaunches = 4;
+  const ExpertsOnDevice weights(memory.w.data(), c.experts, c.n, c.k, c.k, 0);
+  GroupedCase chosen = c;
+  chosen.tokens = kLaunches;
+  chosen.experts = c.experts - kLaunches;  // the last ones are shared
+  const Device<int32_t> experts(RandomExperts(chosen));
+  const auto args = [&](int i) {
+    return cuda::GroupedArgs{.x = memory.x.data(),
+                             .rows = c.rows(),
+                             .ldx = c.k,
+                             .experts = experts.data() + i * c.top,
+                             .tokens = 1,
+                             .top = c.top,
+                             .ld_experts = c.top,
+                             .out = memory.out.data(),
+                             .ldo = c.n,
+                             .out_type = cuda::SkinnyOut::kBf16,
+                             .plan = memory.plan.data(),
+                             .activation = activation};
+  };
+  const cuda::SkinnyArgs shared_args = {.x = memory.x.data(),
+                                        .m = 1,
+                                        .ldx = c.k,
+                                        .out = memory.out.data() + c.top * c.n,
+                                        .ldo = c.n,
+                                        .activation = activation};
+  const auto shared = [&](int i) { return weights[c.experts - 1 - i]; };
+  const double apart = TimeEach(kLaunches, [&](int i, cudaStream_t stream) {
+    CUDA_OK(cuda::SkinnyMatmul(shared(i), shared_args, stream));
+    CUDA_OK(cuda::GroupedMatmul(weights.weights(), args(i), stream));
+  });
+  const double joined = TimeEach(kLaunches, [&](int i, cudaStream_t stream) {
+    CUDA_OK(cuda::GroupedAndSharedMatmul(weights.weights(), args(i), shared(i),
+                                         shared_args, stream));
+  });
+  std::printf(
+      "%-18s one token and its shared expert %6.1f us, joined %6.1f us\n", name,
+      apart, joined);
+}
+
 inline void BenchExperts() {
   for (const ExpertsBench& m :
        {ExpertsBench{"Mixtral", 8, 2, 4096, 14336},
@@ -147,6 +192,13 @@ inline void BenchExperts() {
       BenchProduct(halves.c_str(), memory,
                    {m.experts, tokens, m.top, m.hidden, m.ffn, true, 2});
     }
+    if (m.experts < 256) continue;  // there is no shared one
+    BenchToken(gate_up.c_str(), memory,
+               {m.experts, 1, m.top, 2 * m.ffn, m.hidden, false},
+               cuda::SkinnyActivation::kSiluMul);
+    BenchToken(down.c_str(), memory,
+               {m.experts, 1, m.top, m.hidden, m.ffn, true},
+               cuda::SkinnyActivation::kNone);
   }
 }
 

@@ -167,6 +167,41 @@ class GroupedMatmulTest : public IsaTest {
 };
 BATON_FOR_EACH_ISA(GroupedMatmulTest);
 
+// The shared matrix is of another size.
+TEST_P(GroupedMatmulTest, HasTheSameBitsBesideAMatmulOfAllRows) {
+  for (const DType dtype : kFloatTypes) {
+    const Experts experts(machine(), dtype, 3, 70, 40);
+    const Weight shared(machine(), dtype, 33, 50, 5);
+    const Tensor x = Random(dtype, {4, 40}, 1);
+    const Tensor all = Random(dtype, {4, 50}, 2);
+    const Tensor chosen = Poisoned(DType::kI32, {4, 2});
+    for (int32_t t = 0; t < 4; ++t) {
+      chosen.view().Row<int32_t>(t)[0] = t % 3;
+      chosen.view().Row<int32_t>(t)[1] = (t + 1) % 3;
+    }
+    const Tensor out = Poisoned(dtype, {8, 70});
+    const Tensor shared_out = Poisoned(dtype, {4, 33});
+    ASSERT_TRUE(machine()
+                    .Run<GroupedAndSharedMatmul>(
+                        dtype, {.grouped = {x.view(), chosen.view(),
+                                            experts.matrices, out.view()},
+                                .shared = {.x = all.view(),
+                                           .weight = shared.matrix(),
+                                           .out = shared_out.view()}})
+                    .ok());
+    const Tensor want = Poisoned(dtype, {4, 33});
+    ASSERT_TRUE(machine()
+                    .Run<Matmul>(dtype, {.x = all.view(),
+                                         .weight = shared.matrix(),
+                                         .out = want.view()})
+                    .ok());
+    EXPECT_TRUE(SameBits(shared_out.view(), want.view()));
+    EXPECT_TRUE(
+        SameBits(out.view(),
+                 Multiply(machine(), x.view(), chosen.view(), experts).view()));
+  }
+}
+
 // Odd sizes; experts 1 and 4 have no row, 5 has one, 0 several.
 TEST_P(GroupedMatmulTest, HasTheBitsOfAMatmulOfEachRow) {
   const Tensor chosen = Chosen({5, 2}, {0, 3, 2, 0, 0, 5, 3, 0, 2, 3});

@@ -33,8 +33,9 @@ using AllOps =
            AllReduceAddRmsNorm, Add, SiluMul, GeluMul, GateHeads, Relu2, Xielu,
            Embedding, Rope, KvWrite, RotateAndStore, PagedAttention,
            RotateAndAttend, Sample, RouteTopK, RouteGrouped, GroupedMatmul,
-           CombineExperts, HeadMatmul, LatentWrite, LatentAttention, ShortConv,
-           ShortConvAndHeadMatmul, DeltaRule, GatedRmsNorm, DeltaRuleNormed>;
+           GroupedAndSharedMatmul, CombineExperts, HeadMatmul, LatentWrite,
+           LatentAttention, ShortConv, ShortConvAndHeadMatmul, DeltaRule,
+           GatedRmsNorm, DeltaRuleNormed>;
 
 TEST(KernelRegistryTest, HasEveryOpForEachTypeAndInstructionSet) {
   for (const CpuIsa isa :
