@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   NewToken<kHeadDim> token;
   uint4 q[kHeadDim / 32];
   if constexpr (kKeys == FewKeys::kEnters) {
-    feed.Fill(0, kAllPages);  // nobody else writes to them
+    if (visits) feed.Fill(0, kAllPages);  // nobody else writes to them
     token = {&entry, (unit.tokens - 1) / kPage, unit.position % kPage};
     EnterUnit<kHeadDim, kFewThreads>(
         args, shape,
@@ -163,9 +163,9 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     __syncthreads();
     TakeQueries(entry, UnitHeads(work, unit.unit), q);
   } else {
-    feed.Fill(0, unit.old_pages);
+    if (visits) feed.Fill(0, unit.old_pages);
     AwaitPreviousGrids();
-    feed.Fill(0, kAllPages);
+    if (visits) feed.Fill(0, kAllPages);
     LoadQueries<kHeadDim>(work, row, unit.unit, q);
   }
   ShareVisitor<kHeadDim>{work, unit, feed, ring, own}.VisitAll(

@@ -76,6 +76,8 @@ __device__ __forceinline__ uint32_t OtherGroups(const float* choice,
 __global__ void __launch_bounds__(kGroupedRouteWarps* kWarp)
     RouteGroupedKernel(RouteGroupedArgs args) {
   __shared__ float choices[kGroupedRouteWarps][kMaxRoutedExperts];
+  __shared__ float scores[kGroupedRouteWarps][kMaxRoutedExperts];
+  __shared__ uint16_t order[kGroupedRouteWarps][kMaxRoutedExperts];  // the best
   __shared__ bool chosen[kGroupedRouteWarps][kMaxGroups];
   EnterKernel();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -91,26 +93,26 @@ __global__ void __launch_bounds__(kGroupedRouteWarps* kWarp)
   for (int i = 0; i < kHeld; ++i) {
     const int expert = lane + i * kWarp;
     if (expert >= count) continue;
-    choice[i] = ScoreOf(__ldcg(logits + expert)) + args.bias[expert];
+    const float score = ScoreOf(__ldcg(logits + expert));
+    choice[i] = score + args.bias[expert];
     choices[warp][expert] = choice[i];
+    scores[warp][expert] = score;
   }
   __syncwarp();
   uint32_t taken =
       args.groups == 1 ? 0 : OtherGroups(choices[warp], args, chosen[warp]);
   float* weights = route.weights + row * route.weights_stride;
+  uint16_t* const best = order[warp];
   float sum = 0;
   for (int64_t s = 0; s < route.top; ++s) {
     const int expert = TakeBest(choice, count, taken).index;
-    const float score = ScoreOf(__ldcg(logits + expert));
-    sum += score;
-    if (lane == 0) {
-      route.experts[row * route.experts_stride + s] = expert;
-      weights[s] = score;
-    }
+    sum += scores[warp][expert];
+    if (lane == 0) best[s] = static_cast<uint16_t>(expert);
   }
   __syncwarp();
   for (int64_t s = lane; s < route.top; s += kWarp) {
-    weights[s] = __ldcg(weights + s) / (sum + 1e-20f) * args.scale;
+    route.experts[row * route.experts_stride + s] = best[s];
+    weights[s] = scores[warp][best[s]] / (sum + 1e-20f) * args.scale;
   }
 }
 

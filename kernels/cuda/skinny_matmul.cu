@@ -61,6 +61,7 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 
 constexpr int64_t kProcessors = 132;
 constexpr int64_t kDeep = 16384;
+constexpr int64_t kFewBlocks = 32;
 
 // The fastest over the shapes of the decoders on an H200 (tests/device). Many
 // rows of W: small blocks, unless more tokens make reads of x count. Few: what
@@ -81,13 +82,14 @@ SkinnyTuning DefaultTuning(int64_t n, int64_t k, int64_t m, int leaves) {
   }
   if (m <= 8) {
     // As a layer's matmuls run, between norms and attention: small blocks leave
-    // room for those of the launches behind. A deep K of few rows of W needs
-    // more blocks.
-    const int slots = blocks > 2 * kProcessors ? 4 : 0;
+    // room for those of the launches behind. Few rows of W, or a deep K of
+    // them, need more blocks.
+    const bool spread =
+        blocks <= kFewBlocks || (blocks <= kProcessors && k >= kDeep);
     return {.teams = 4,
             .row_tiles = 2,
-            .slots = slots,
-            .blocks = blocks <= kProcessors && k >= kDeep ? 2 : 1};
+            .slots = blocks > 2 * kProcessors ? 4 : 0,
+            .blocks = spread ? 2 : 1};
   }
   if (blocks <= 100) return {.teams = 4, .row_tiles = 4, .blocks = 2};
   if (blocks <= kProcessors) return {.teams = 8, .row_tiles = 2, .blocks = 1};

@@ -59,23 +59,26 @@ void CheckFew() {
   CheckRouteCase(5, 40, 8);
   CheckRouteGroupedCase({9, 40, 4, 4, 2});
   CheckCombineCase(3, 2, 100, 4);
+  // As many groups of K for all teams of a block (matmul_skinny_check.cu says
+  // why), or the plain kernel.
   CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false});
-  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false},
+  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1024, false});
+  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1024, false},
                          baton::cuda::SkinnyActivation::kSiluMul);
-  CheckGroupedCase<Bf16>({8, 1, 5, 100, 328, true},
+  CheckGroupedCase<Bf16>({8, 1, 5, 100, 1024, true},
                          baton::cuda::SkinnyActivation::kSiluMul);
-  CheckGroupedCase<Bf16>({8, 1, 5, 100, 328, false});
+  CheckGroupedCase<Bf16>({8, 1, 5, 100, 1024, false});
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
-  CheckSharedExpertCase<Bf16>({{8, 1, 5, 100, 328, false},
+  CheckSharedExpertCase<Bf16>({{8, 1, 5, 100, 1024, false},
                                140,
-                               328,
+                               1024,
                                baton::cuda::SkinnyActivation::kSiluMul});
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
   CheckGroupedPromptCase({{3, 70, 1, 264, 192, true, 2}, Deal::kEnds});
   CheckGroupedPromptCase({{3, 70, 1, 40, 256, true, 2}, Deal::kEnds});
-  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1104, false, 2});
-  CheckGroupedCase<Bf16>({8, 1, 5, 100, 1104, true, 2});
+  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1008, false, 2});
+  CheckGroupedCase<Bf16>({8, 1, 5, 100, 1008, true, 2});
   CheckGroupedHalves(&baton::cuda::GroupedMatmul, {4, 9, 2, 50, 96, true},
                      GroupedPath::kPlain);
   CheckConvCase({40, 4, 8}, {1, 9, 35});
