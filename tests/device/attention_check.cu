@@ -4,7 +4,7 @@
 //
 //   attention_check [check|bench|rows|experts|delta|latent|rotate|decode|
 //                    prompt|sample|experts_bench|kimi_bench|latency_bench|
-//                    sanitize]
+//                    sanitize_(rows|attention|enter|experts|kimi)]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -26,9 +26,12 @@
 #include "tests/device/kimi_bench.cuh"
 #include "tests/device/layer_bench.cuh"
 
-// Every kernel on few shapes, for compute-sanitizer.
-void CheckFew() {
-  using namespace baton::check;
+// ---- Every kernel on few shapes, for compute-sanitizer ---------------------
+
+namespace baton::check {
+namespace {
+
+void FewRows() {
   for (const int64_t hidden : {100, 4096}) {
     CheckNorms(3, hidden, 8);
     CheckNormAdds(3, hidden, 8);
@@ -43,6 +46,11 @@ void CheckFew() {
     CheckRotateCase({3, 1, 48, 24, false, rows, 0.8f, 2});
     CheckRotateCase({5, 1, 24, 12, false, rows, 1.0f, 5});
   }
+  CheckSampleCase(Logits::kPeaked, 1003, 1003);
+  CheckSampleCase(Logits::kFlat, 8192, 8196);
+}
+
+void FewAttention() {
   for (const int64_t head_dim : {64, 128, 256, 48}) {
     CheckDecodeCase(head_dim, 4, 1);
     CheckPromptCase(head_dim, 4, 1, false);
@@ -53,37 +61,46 @@ void CheckFew() {
   }
   CheckDecodeAhead(64, 300, 1, 0);
   CheckDecodeAhead(256, 530, 1, 0);
+  CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
+}
+
+void FewEnter() {
   CheckEnterCase({64, 3, 2, 32, true, 0});
   CheckEnterCase({256, 4, 1, 32, false, 100});
-  CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
+}
+
+// As many groups of K for all teams of a block (matmul_skinny_check.cu says
+// why), or the plain kernels.
+void FewExperts() {
+  using enum cuda::SkinnyActivation;
   CheckRouteCase(5, 40, 8);
   CheckRouteGroupedCase({9, 40, 4, 4, 2});
   CheckCombineCase(3, 2, 100, 4);
-  // As many groups of K for all teams of a block (matmul_skinny_check.cu says
-  // why), or the plain kernel.
   CheckGroupedCase<Bf16>({8, 9, 2, 100, 1100, false});
   CheckGroupedCase<Bf16>({8, 9, 2, 100, 1024, false});
-  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1024, false},
-                         baton::cuda::SkinnyActivation::kSiluMul);
-  CheckGroupedCase<Bf16>({8, 1, 5, 100, 1024, true},
-                         baton::cuda::SkinnyActivation::kSiluMul);
+  CheckGroupedCase<Bf16>({8, 9, 2, 100, 1024, false}, kSiluMul);
+  CheckGroupedCase<Bf16>({8, 1, 5, 100, 1024, true}, kSiluMul);
   CheckGroupedCase<Bf16>({8, 1, 5, 100, 1024, false});
   CheckGroupedCase<Bf16>({4, 40, 2, 50, 77, true});
-  CheckSharedExpertCase<Bf16>({{8, 1, 5, 100, 1024, false},
-                               140,
-                               1024,
-                               baton::cuda::SkinnyActivation::kSiluMul});
+  CheckSharedExpertCase<Bf16>(
+      {{8, 1, 5, 100, 1024, false}, 140, 1024, kSiluMul});
   CheckGroupedPromptCase({{3, 90, 2, 264, 456, false}, Deal::kMixed});
   CheckGroupedPromptCase({{3, 70, 1, 40, 72, true}, Deal::kEnds});
   CheckGroupedPromptCase({{3, 70, 1, 264, 192, true, 2}, Deal::kEnds});
   CheckGroupedPromptCase({{3, 70, 1, 40, 256, true, 2}, Deal::kEnds});
   CheckGroupedCase<Bf16>({8, 9, 2, 100, 1008, false, 2});
   CheckGroupedCase<Bf16>({8, 1, 5, 100, 1008, true, 2});
-  CheckGroupedHalves(&baton::cuda::GroupedMatmul, {4, 9, 2, 50, 96, true},
+  CheckGroupedHalves(&cuda::GroupedMatmul, {4, 9, 2, 50, 96, true},
                      GroupedPath::kPlain);
+}
+
+// The delta rule's sequences have two chunks of tokens at the most: from the
+// third one on racecheck of CUDA 13.0 reports what is read before a bar.arrive
+// as racing with what is written behind the bar.sync that waits for it.
+void FewKimi() {
   CheckConvCase({40, 4, 8}, {1, 9, 35});
   CheckConvAndHeadsCase({{40, 4, 8}, 2, 40, 72, {1, 9, 35}, 7});
-  CheckDeltaCase({128, 1, 8}, {1, 9, 20});
+  CheckDeltaCase({128, 1, 8}, {1, 9, 16});
   CheckDeltaCase({20, 2, 5}, {1, 9, 20});
   CheckGatedNormCase(3, 2, 128, 8);
   CheckDeltaNormedCase({128, 2, 8}, {1, 3, 2});
@@ -93,9 +110,22 @@ void CheckFew() {
   CheckLatentDecodeCase({512, 64, 5, 8}, {1, 65, 200});
   CheckLatentPromptCase({512, 64, 5, 8}, {65});
   CheckLatentDecodeCase({24, 6, 2, 4}, {1, 65, 200});
-  CheckSampleCase(Logits::kPeaked, 1003, 1003);
-  CheckSampleCase(Logits::kFlat, 8192, 8196);
 }
+
+// In processes of their own: behind other clusters of blocks racecheck of CUDA
+// 13.0 reports races of FewEnter that it does not find in it alone.
+struct FewPart {
+  const char* name;
+  void (*run)();
+};
+constexpr FewPart kFewParts[] = {{"sanitize_rows", &FewRows},
+                                 {"sanitize_attention", &FewAttention},
+                                 {"sanitize_enter", &FewEnter},
+                                 {"sanitize_experts", &FewExperts},
+                                 {"sanitize_kimi", &FewKimi}};
+
+}  // namespace
+}  // namespace baton::check
 
 int main(int argc, char** argv) {
   using Clock = std::chrono::steady_clock;
@@ -120,7 +150,9 @@ int main(int argc, char** argv) {
                 baton::check::TheResults().checks);
     std::fflush(stdout);
   };
-  if (filter == "sanitize") CheckFew();
+  for (const baton::check::FewPart& part : baton::check::kFewParts) {
+    if (filter == part.name) part.run();
+  }
   run("rows", &baton::check::CheckRows);
   run("experts", &baton::check::CheckExperts);
   run("experts", &baton::check::CheckSharedExperts);
@@ -138,6 +170,10 @@ int main(int argc, char** argv) {
   if (filter == "latency_bench") baton::check::BenchLatency();
   if (filter.empty() || filter == "kimi_bench") baton::check::BenchKimi();
   const baton::check::Results& results = baton::check::TheResults();
+  if (results.checks == 0 && !filter.ends_with("bench")) {
+    std::printf("no suite is called %s\n", filter.c_str());
+    return 1;
+  }
   std::printf("%d checks, %d failed\n", results.checks, results.failures);
   return results.failures == 0 ? 0 : 1;
 }

@@ -12,6 +12,7 @@ Exit status 1 if a check failed; a figure under its bound is reported as such
 and is no failure.
 """
 import argparse
+import concurrent.futures
 import glob
 import json
 import os
@@ -153,12 +154,17 @@ class Runner:
                    ["attention_check", "check"], 60)
 
     def sanitizers(self):
-        for tool in ("memcheck", "racecheck"):
-            for part in (["matmul_check", "sanitize"],
-                         ["attention_check", "sanitize"]):
-                self.check(f"sanitizer {tool}: {part[0]}", part, 240,
-                           prefix=["compute-sanitizer", "--tool", tool,
-                                   "--error-exitcode", "7"])
+        parts = [["matmul_check", "sanitize"]] + [
+            ["attention_check", f"sanitize_{what}"]
+            for what in ("rows", "attention", "enter", "experts", "kimi")]
+
+        def run(tool, part):
+            self.check(f"sanitizer {tool}: {' '.join(part)}", part, 240,
+                       prefix=["compute-sanitizer", "--tool", tool,
+                               "--error-exitcode", "7"])
+        with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
+            for tool in ("memcheck", "racecheck"):
+                list(pool.map(lambda part: run(tool, part), parts))
 
     def parity(self):
         paths = ["direct", "nccl", "host"] if self.two else ["best"]
