@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include "actors/messages.h"
 #include "models/decoder.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/metrics.h"
 #include "runtime/transport/device_plane.h"
 
@@ -20,9 +22,12 @@ namespace baton {
 
 // What a stage's visits take of time; for benchmarks.
 struct StageTimes {
+  static constexpr int64_t kRecent = 256;
+
   double busy_seconds = 0;  // with a visit that is not complete
-  double host_seconds = 0;  // that this thread ran for visits
   int64_t visits = 0;
+  // That this thread ran for visit v: element v % kRecent, of the last ones.
+  std::array<double, kRecent> host_seconds = {};
 };
 
 struct StageOptions {
@@ -111,6 +116,7 @@ class StageActor
     VisitResult result;
     Tensor input;  // host memory that the device still reads
     absl::Time since;
+    double host_seconds = 0;  // until it was submitted
   };
   struct Session {
     ConnectStage info;
@@ -142,7 +148,9 @@ class StageActor
   StatusOr<VisitResult> Forward(const StepDescriptor& step, int pass,
                                 Packet& input);
   Status ToHost(VisitResult& result);
-  Status Complete(Submitted visit);
+  // `work`: of this thread for the visit, since it was submitted.
+  Status Complete(Submitted visit, const ThreadTime& work);
+  Status HandOn(Submitted visit);
   Status Hand(const StepDescriptor& step, int pass, Tensor stream);
   Status Finish(const StepDescriptor& step, VisitResult result);
   [[nodiscard]] bool IsFirst(int pass) const;

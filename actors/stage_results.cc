@@ -20,21 +20,27 @@ bool StageActor::Progress() {
   if (status.ok()) {
     // The device runs it from when the one before was complete.
     visit.since = std::max(visit.since, idle_since_);
-    status = Complete(std::move(visit));
+    status = Complete(std::move(visit), work);
     // A visit that is next may have waited for these tokens.
     if (!rounds_.empty()) Wake();
   }
   if (!status.ok()) Fail(std::move(status));
-  times_.host_seconds += work.Seconds();
   return true;
 }
 
-Status StageActor::Complete(Submitted visit) {
+Status StageActor::Complete(Submitted visit, const ThreadTime& work) {
   idle_since_ = Now();
   const double seconds = absl::ToDoubleSeconds(idle_since_ - visit.since);
   step_seconds_.Observe(seconds);
   times_.busy_seconds += seconds;
-  ++times_.visits;
+  const double before = visit.host_seconds;
+  const Status status = HandOn(std::move(visit));
+  times_.host_seconds[static_cast<size_t>(
+      times_.visits++ % StageTimes::kRecent)] = before + work.Seconds();
+  return status;
+}
+
+Status StageActor::HandOn(Submitted visit) {
   if (IsLast(visit.pass)) return Finish(visit.step, std::move(visit.result));
   if (visit.result.stream.empty()) return OkStatus();  // handed on already
   return Hand(visit.step, visit.pass, std::move(visit.result.stream));

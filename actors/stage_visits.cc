@@ -248,11 +248,10 @@ Status StageActor::RunVisit(const StepDescriptor& step, int pass) {
     visit.input = std::move(input.payload);
   }
   if (visit.result.done == nullptr) {
-    BATON_RETURN_IF_ERROR(Complete(std::move(visit)));
-  } else {
-    submitted_.push_back(std::move(visit));
+    return Complete(std::move(visit), work);
   }
-  times_.host_seconds += work.Seconds();
+  visit.host_seconds = work.Seconds();
+  submitted_.push_back(std::move(visit));
   return OkStatus();
 }
 

@@ -70,19 +70,21 @@ struct Contestant {
   std::vector<double> prompt;
   std::vector<double> decode;
   std::vector<double> decode_share;  // of the read probe of the same round
-  std::vector<double> host_us;       // a stage's thread, per visit
+  std::vector<double> host_us;       // of a stage's thread for a visit
 };
 
-// Of all stages together.
-StageTimes TimesOf(LocalStages& hosts) {
-  StageTimes total;
+// Of the stages' last visits, which generate unless tokens are few.
+double HostMicroseconds(LocalStages& hosts) {
+  std::vector<double> seconds;
   for (int i = 0; i < hosts.size(); ++i) {
     hosts.host(i).RunOnStage([&](StageActor& stage) {
-      total.host_seconds += stage.times().host_seconds;
-      total.visits += stage.times().visits;
+      const StageTimes& times = stage.times();
+      const auto* first = times.host_seconds.data();
+      seconds.insert(seconds.end(), first,
+                     first + std::min(times.visits, StageTimes::kRecent));
     });
   }
-  return total;
+  return 1e6 * Median(std::move(seconds));
 }
 
 class Bench {
@@ -109,12 +111,9 @@ class Bench {
     for (int round = 0; round < flags_.rounds; ++round) {
       for (Contestant& c : contestants_) {
         BATON_ASSIGN_OR_RETURN(const double before, read_rate->Measure());
-        const StageTimes start = TimesOf(*c.hosts);
         BATON_ASSIGN_OR_RETURN(
             Speed speed, MeasureSpeed(c.controller->ref(), LoadOf(c.batch)));
-        const StageTimes end = TimesOf(*c.hosts);
-        c.host_us.push_back(1e6 * (end.host_seconds - start.host_seconds) /
-                            static_cast<double>(end.visits - start.visits));
+        c.host_us.push_back(HostMicroseconds(*c.hosts));
         BATON_ASSIGN_OR_RETURN(const double after, read_rate->Measure());
         const double rate = 2 / (1 / before + 1 / after);
         probe_.push_back(rate);
