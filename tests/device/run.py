@@ -156,7 +156,8 @@ class Runner:
     def sanitizers(self):
         parts = [["matmul_check", "sanitize"]] + [
             ["attention_check", f"sanitize_{what}"]
-            for what in ("rows", "attention", "enter", "experts", "kimi")]
+            for what in ("rows", "attention", "enter64", "enter256", "experts",
+                         "kimi")]
 
         def run(tool, part):
             self.check(f"sanitizer {tool}: {' '.join(part)}", part, 240,
