@@ -110,8 +110,9 @@ void FewKimi() {
   CheckLatentDecodeCase({24, 6, 2, 4}, {1, 65, 200});
 }
 
-// In processes of their own: behind FewEnter64 racecheck of CUDA 13.0 reports a
-// race of FewEnter256 that it does not find in that alone.
+// In processes of their own. Of rotation with attention racecheck of CUDA 13.0
+// reports in some runs a write of thread 223 of the cluster's last block to the
+// first block's ring; that thread writes there in no source line.
 struct FewPart {
   const char* name;
   void (*run)();
