@@ -9,6 +9,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/ops/match_heads.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/tensor/shape_match.h"
 
@@ -72,27 +73,10 @@ void RunHeads(const LatentAttention::Args& args, const InnerLoops<T>& loops,
 template <typename T, CpuIsa kIsa>
 Status HeadMatmulCpu(const HeadMatmul::Args& args, Stream& stream) {
   ShapeMatch match("head_matmul");
-  match.Match("x", args.x, {"tokens", "columns"})
-      .Match("out", args.out, {"tokens", "outputs"})
-      .IsType("x", args.x, kDTypeOf<T>)
-      .IsType("out", args.out, kDTypeOf<T>);
-  BATON_RETURN_IF_ERROR(match.status());
+  BATON_RETURN_IF_ERROR(MatchHeads(match, args, kDTypeOf<T>));
   const auto heads = static_cast<int64_t>(args.weights.size());
-  match.Require(heads > 0, "there must be a head");
-  BATON_RETURN_IF_ERROR(match.status());
-  const PackedMatrix& first = args.weights[0];
   const int64_t stride = match["columns"] / heads;
-  match
-      .Require(match["columns"] % heads == 0 && first.k <= stride,
-               "x must have columns enough for each head")
-      .Require(match["outputs"] == heads * first.n,
-               "out must be as wide as all heads");
-  for (const PackedMatrix& weight : args.weights) {
-    match.Require(weight.n == first.n && weight.k == first.k,
-                  "heads must have matrices of one shape");
-  }
-  BATON_RETURN_IF_ERROR(match.status());
-
+  const PackedMatrix& first = args.weights[0];
   for (int64_t head = 0; head < heads; ++head) {
     BATON_RETURN_IF_ERROR((MatmulCpu<T, kIsa>(
         {.x = args.x.Columns(head * stride, head * stride + first.k),

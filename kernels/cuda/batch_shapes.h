@@ -9,17 +9,20 @@
 
 namespace baton::cuda {
 
-// The batch is on the device, and is of `rows` rows; pages of `dtype` hold
-// bf16.
-inline void MatchBatch(ShapeMatch& match, const AttentionBatch* batch,
-                       int64_t rows, DType dtype) {
+// The batch is on the device, and is of `rows` rows.
+inline void MatchRows(ShapeMatch& match, const AttentionBatch* batch,
+                      int64_t rows) {
   match.Require(batch != nullptr && batch->device != nullptr,
                 "the batch is on the device");
   if (!match.status().ok()) return;
-  match
-      .Require(static_cast<int64_t>(batch->positions.size()) == rows,
-               "one row per position")
-      .Require(dtype == DType::kBF16, "the pages hold bf16");
+  match.Require(static_cast<int64_t>(batch->positions.size()) == rows,
+                "one row per position");
+}
+// The same; pages of `dtype` hold bf16.
+inline void MatchBatch(ShapeMatch& match, const AttentionBatch* batch,
+                       int64_t rows, DType dtype) {
+  MatchRows(match, batch, rows);
+  match.Require(dtype == DType::kBF16, "the pages hold bf16");
 }
 
 // Whether all rows are generated, one a sequence. Of recorded visits the host

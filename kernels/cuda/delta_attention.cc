@@ -24,13 +24,8 @@ static_assert(sizeof(SequenceRows) == sizeof(baton::SequenceRows) &&
 // The batch is on the device, is of `rows` rows, and slots hold `bytes` bytes.
 void MatchStates(ShapeMatch& match, const AttentionBatch* batch,
                  const baton::StateSlots& states, int64_t bytes, int64_t rows) {
-  match.Require(batch != nullptr && batch->device != nullptr,
-                "the batch is on the device");
-  if (!match.status().ok()) return;
-  match
-      .Require(static_cast<int64_t>(batch->positions.size()) == rows,
-               "one row per position")
-      .Require(states.slot_bytes >= bytes, "a slot must hold a state");
+  MatchRows(match, batch, rows);
+  match.Require(states.slot_bytes >= bytes, "a slot must hold a state");
 }
 
 StateSlots SlotsOf(const baton::StateSlots& states) {

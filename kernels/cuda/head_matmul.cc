@@ -2,6 +2,7 @@
 // Products of heads: shapes, then head_matmul.h.
 #include "kernels/cuda/head_shapes.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/ops/match_heads.h"
 #include "runtime/tensor/shape_match.h"
 
 namespace baton::cuda {
@@ -9,26 +10,8 @@ namespace baton::cuda {
 StatusOr<HeadProducts> HeadProductsOf(const baton::HeadMatmul::Args& args,
                                       Context& context) {
   ShapeMatch match("head_matmul");
-  match.Match("x", args.x, {"tokens", "columns"})
-      .Match("out", args.out, {"tokens", "outputs"})
-      .IsType("x", args.x, DType::kBF16)
-      .IsType("out", args.out, DType::kBF16);
-  BATON_RETURN_IF_ERROR(match.status());
+  BATON_RETURN_IF_ERROR(MatchHeads(match, args, DType::kBF16));
   const auto heads = static_cast<int64_t>(args.weights.size());
-  match.Require(heads > 0, "there must be a head");
-  BATON_RETURN_IF_ERROR(match.status());
-  const PackedMatrix& first = args.weights[0];
-  const int64_t stride = match["columns"] / heads;
-  match
-      .Require(match["columns"] % heads == 0 && first.k <= stride,
-               "x must have columns enough for each head")
-      .Require(match["outputs"] == heads * first.n,
-               "out must be as wide as all heads");
-  for (const PackedMatrix& weight : args.weights) {
-    match.Require(weight.n == first.n && weight.k == first.k,
-                  "heads must have matrices of one shape");
-  }
-  BATON_RETURN_IF_ERROR(match.status());
   BATON_ASSIGN_OR_RETURN(const GroupedWeights* weights,
                          context.Grouped(args.weights));
   return HeadProducts{.weights = {.pointers = weights->pointers,
@@ -38,7 +21,7 @@ StatusOr<HeadProducts> HeadProductsOf(const baton::HeadMatmul::Args& args,
                                   .ldw = weights->ldw},
                       .args = {.x = args.x.data(),
                                .ldx = args.x.row_stride(),
-                               .head_stride = stride,
+                               .head_stride = match["columns"] / heads,
                                .out = args.out.data(),
                                .ldo = args.out.row_stride(),
                                .rows = match["tokens"]}};

@@ -19,22 +19,6 @@ XieluConstants XieluOf(const MatmulActivation& a) {
   return XieluConstantsOf(a.alpha_p, a.alpha_n, a.beta, a.eps);
 }
 
-SkinnyActivation KindOf(const MatmulActivation& a) {
-  switch (a.kind) {
-    case MatmulActivation::Kind::kNone:
-      return SkinnyActivation::kNone;
-    case MatmulActivation::Kind::kRelu2:
-      return SkinnyActivation::kRelu2;
-    case MatmulActivation::Kind::kXielu:
-      return SkinnyActivation::kXielu;
-    case MatmulActivation::Kind::kSiluMul:
-      return SkinnyActivation::kSiluMul;
-    case MatmulActivation::Kind::kGeluMul:
-      return SkinnyActivation::kGeluMul;
-  }
-  return SkinnyActivation::kNone;
-}
-
 // Rows [first, first + rows) of out, of y in their place or in args.product.
 Status Activate(const Matmul::Args& args, const RowRun& run, Stream& stream) {
   const MatmulActivation& a = args.activation;
@@ -204,6 +188,22 @@ Status MatchMatmul(const Matmul::Args& args) {
       .Require(!gated || n == 2 * match["columns"], "product has 2 x out")
       .Require(args.weight.dtype == DType::kBF16, "the weight is bf16");
   return match.status();
+}
+
+SkinnyActivation KindOf(const MatmulActivation& a) {
+  switch (a.kind) {
+    case MatmulActivation::Kind::kNone:
+      return SkinnyActivation::kNone;
+    case MatmulActivation::Kind::kRelu2:
+      return SkinnyActivation::kRelu2;
+    case MatmulActivation::Kind::kXielu:
+      return SkinnyActivation::kXielu;
+    case MatmulActivation::Kind::kSiluMul:
+      return SkinnyActivation::kSiluMul;
+    case MatmulActivation::Kind::kGeluMul:
+      return SkinnyActivation::kGeluMul;
+  }
+  return SkinnyActivation::kNone;
 }
 
 SkinnyArgs SkinnyArgsOf(const Matmul::Args& args, View out, int64_t first,

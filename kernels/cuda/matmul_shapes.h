@@ -10,6 +10,8 @@ namespace baton::cuda {
 // InvalidArgument: what does not fit together.
 [[nodiscard]] Status MatchMatmul(const Matmul::Args& args);
 
+[[nodiscard]] SkinnyActivation KindOf(const MatmulActivation& a);
+
 // Rows [first, first + rows) of x to `out`, of as many rows as args.out, as the
 // kernel of generated rows takes them.
 [[nodiscard]] SkinnyArgs SkinnyArgsOf(const Matmul::Args& args, View out,

@@ -61,13 +61,6 @@ GroupedArgs ArgsOf(const GroupedMatmul::Args& args, const RowRun& run) {
           .plan = nullptr};
 }
 
-SkinnyActivation KindOf(const MatmulActivation& activation) {
-  if (!activation.IsGated()) return SkinnyActivation::kNone;
-  return activation.kind == MatmulActivation::Kind::kSiluMul
-             ? SkinnyActivation::kSiluMul
-             : SkinnyActivation::kGeluMul;
-}
-
 // Where the slots of `part` are sorted, or have been.
 Status FindPlan(RowKind kind, Context& context, GroupedArgs& part) {
   BATON_ASSIGN_OR_RETURN(
