@@ -9,14 +9,13 @@
 
 namespace baton::cuda {
 
-// One thread of a warp for each stage of its ring, which then fences.
-__device__ __forceinline__ void StageInit(uint64_t* barrier) {
+// One thread, for all stages. A loop, since compilers turn a short condition
+// into predicates, and of an init that a predicate turns off racecheck (CUDA
+// 13.0) still takes the address, whatever its register holds, as written.
+__device__ __forceinline__ void StagesInit(uint64_t* barriers, int stages) {
 #if __CUDA_ARCH__ >= 900
-  BarrierInit(SharedOffset(barrier));
-#endif
-}
-__device__ __forceinline__ void StageInitFence() {
-#if __CUDA_ARCH__ >= 900
+#pragma unroll 1
+  for (int i = 0; i < stages; ++i) BarrierInit(SharedOffset(barriers + i));
   BarrierInitFence();
 #endif
 }

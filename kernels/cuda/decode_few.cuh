@@ -139,8 +139,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const bool visits = warp < layout.visitors;
   char* const ring = shared + (visits ? warp : 0) * Few::kRingBytes;
   uint64_t* const own = arrived + (visits ? warp : 0) * Few::kStages;
-  if (visits && lane < Few::kStages) StageInit(own + lane);
-  StageInitFence();
+  if (visits && lane == 0) StagesInit(own, Few::kStages);
   __syncwarp();
   const int first = visits ? rank + (warp << layout.block_shift) : kNoShare;
   const int step = layout.visitors << layout.block_shift;

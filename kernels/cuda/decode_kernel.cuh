@@ -209,10 +209,9 @@ __global__ void __launch_bounds__(2 * DecodeShape<kHeadDim>::kThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   AllowNextGrid();
-  if (warp < Shape::kWarps && lane < Shape::kStages) {
-    StageInit(&block.arrived[warp][lane]);
+  if (warp < Shape::kWarps && lane == 0) {
+    StagesInit(block.arrived[warp], Shape::kStages);
   }
-  StageInitFence();
   ReadRows<2 * Shape::kThreads>(work, block.rows);
   const int items =
       (block.rows.full_before[work.rows] + block.rows.tails_before[work.rows]) *

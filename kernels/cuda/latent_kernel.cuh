@@ -222,10 +222,7 @@ __device__ __forceinline__ void StoreLatents(const LatentAttentionArgs& args,
 __device__ __forceinline__ int BeginLatents(const LatentAttentionArgs& args,
                                             const LatentPlace& place, int warp,
                                             LatentShared& block) {
-  if (threadIdx.x < 4) {
-    StageInit(&block.arrived[threadIdx.x / 2][threadIdx.x % 2]);
-    StageInitFence();
-  }
+  if (threadIdx.x == 0) StagesInit(block.arrived[0], 4);
   CopyLatentQueries(args, place, block);
   CommitCopies();
   const int page_id = LatentPageId(place, 0);

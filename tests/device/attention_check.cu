@@ -4,7 +4,7 @@
 //
 //   attention_check [check|bench|rows|experts|delta|latent|rotate|decode|
 //                    prompt|sample|experts_bench|kimi_bench|latency_bench|
-//                    sanitize_(rows|attention|enter64|enter256|experts|kimi)]
+//                    sanitize_(rows|attention|enter|experts|kimi)]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -64,8 +64,10 @@ void FewAttention() {
   CheckDecodeCase(128, 1, 2);  // fewer heads than warps that combine
 }
 
-void FewEnter64() { CheckEnterCase({64, 3, 2, 32, true, 0}); }
-void FewEnter256() { CheckEnterCase({256, 4, 1, 32, false, 100}); }
+void FewEnter() {
+  CheckEnterCase({64, 3, 2, 32, true, 0});
+  CheckEnterCase({256, 4, 1, 32, false, 100});
+}
 
 // As many groups of K for all teams of a block (matmul_skinny_check.cu says
 // why), or the plain kernels.
@@ -110,17 +112,16 @@ void FewKimi() {
   CheckLatentDecodeCase({24, 6, 2, 4}, {1, 65, 200});
 }
 
-// In processes of their own. Of rotation with attention racecheck of CUDA 13.0
-// reports in some runs a write of thread 223 of the cluster's last block to the
-// first block's ring; that thread writes there in no source line.
+// In processes of their own, side by side.
 struct FewPart {
   const char* name;
   void (*run)();
 };
-constexpr FewPart kFewParts[] = {
-    {"sanitize_rows", &FewRows},       {"sanitize_attention", &FewAttention},
-    {"sanitize_enter64", &FewEnter64}, {"sanitize_enter256", &FewEnter256},
-    {"sanitize_experts", &FewExperts}, {"sanitize_kimi", &FewKimi}};
+constexpr FewPart kFewParts[] = {{"sanitize_rows", &FewRows},
+                                 {"sanitize_attention", &FewAttention},
+                                 {"sanitize_enter", &FewEnter},
+                                 {"sanitize_experts", &FewExperts},
+                                 {"sanitize_kimi", &FewKimi}};
 
 }  // namespace
 }  // namespace baton::check

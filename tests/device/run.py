@@ -156,8 +156,7 @@ class Runner:
     def sanitizers(self):
         parts = [["matmul_check", "sanitize"]] + [
             ["attention_check", f"sanitize_{what}"]
-            for what in ("rows", "attention", "enter64", "enter256", "experts",
-                         "kimi")]
+            for what in ("rows", "attention", "enter", "experts", "kimi")]
 
         def run(tool, part):
             self.check(f"sanitizer {tool}: {' '.join(part)}", part, 240,
