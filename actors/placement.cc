@@ -153,17 +153,14 @@ std::set<int> PhysicalIn(const DecoderInfo& info, const StagePlacement& stage) {
 // Adds what one rank holds.
 void AddRank(DecoderBytes& bytes, std::span<const TensorDecl> tensors,
              DType dtype, int rank) {
-  const auto packed = [&](int64_t n, int64_t k) {
-    return PackedBytesOn(bytes.device, n, k, dtype);
+  const auto packed = [&](int64_t n, int64_t k, int leaves) {
+    return PackedBytesOn(bytes.device, n, k, leaves, dtype);
   };
   int64_t fused_rows = 0;  // of the packed matrix that may go on
   for (const TensorDecl& decl : tensors) {
     const int64_t rows = decl.split.NumRows(decl.shape[0], rank, bytes.ranks);
-    const int64_t columns =
-        decl.split
-            .Columns(decl.shape.NumElements() / decl.shape[0], rank,
-                     bytes.ranks)
-            .size();
+    const int64_t all = decl.shape.NumElements() / decl.shape[0];
+    const int64_t columns = decl.split.Columns(all, rank, bytes.ranks).size();
     int64_t held = 0;
     switch (decl.form) {
       case TensorForm::kPlain:
@@ -173,13 +170,14 @@ void AddRank(DecoderBytes& bytes, std::span<const TensorDecl> tensors,
         held = rows * columns * SizeOf(DType::kF32);
         break;
       case TensorForm::kTransposed:
-        held = packed(columns, rows);
+        held = packed(columns, rows, MatmulLeaves(rows));
         break;
       case TensorForm::kPacked:
         fused_rows = 0;
         [[fallthrough]];
       case TensorForm::kPackedNext:
-        held = packed(fused_rows + rows, columns) - packed(fused_rows, columns);
+        held = packed(fused_rows + rows, columns, LeavesHeld(all, columns)) -
+               packed(fused_rows, columns, LeavesHeld(all, columns));
         fused_rows += rows;
         break;
     }

@@ -16,32 +16,36 @@ namespace {
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kChunkRows = 256;  // rows that share a pass over a block
 
-// Rows of one tile, [k/32][rows][32], zeros behind column k.
-void CopyTile(ConstView x, bf16* to) {
-  const int64_t k = x.dim(1);
+// Rows of one tile, [k/32][rows][32], zeros where packed rows have them.
+void CopyTile(ConstView x, const PackedRuns& runs, bf16* to) {
   const int64_t rows = x.dim(0);
   for (int64_t row = 0; row < rows; ++row) {
     const bf16* from = x.Row<bf16>(row);
     bf16* place = to + row * kPackDepth;
-    int64_t i = 0;
-    for (; i + kPackDepth <= k; i += kPackDepth) {
-      std::memcpy(place, from + i, kPackDepth * sizeof(bf16));
-      place += rows * kPackDepth;
-    }
-    if (i < k) {
-      std::fill_n(place, kPackDepth, bf16());
-      std::memcpy(place, from + i, static_cast<size_t>(k - i) * sizeof(bf16));
+    for (int64_t run = 0; run < runs.count; ++run) {
+      int64_t i = 0;
+      for (; i + kPackDepth <= runs.size; i += kPackDepth) {
+        std::memcpy(place, from + i, kPackDepth * sizeof(bf16));
+        place += rows * kPackDepth;
+      }
+      if (i < runs.size) {
+        std::fill_n(place, kPackDepth, bf16());
+        std::copy(from + i, from + runs.size, place);
+        place += rows * kPackDepth;
+      }
+      from += runs.size;
     }
   }
 }
 
-const bf16* CopyTiles(ConstView x, bf16* tiles, ThreadPool& pool) {
-  const int64_t depth = PadTo(x.dim(1), kPackDepth);
+const bf16* CopyTiles(ConstView x, const PackedRuns& runs, bf16* tiles,
+                      ThreadPool& pool) {
+  const int64_t depth = runs.count * runs.depth;
   const int64_t count = (x.dim(0) + kTileRows - 1) / kTileRows;
   pool.ParallelFor(count, 4, [&](int64_t tile, int64_t end, int) {
     for (; tile < end; ++tile) {
       const int64_t begin = tile * kTileRows;
-      CopyTile(x.Rows(begin, std::min(begin + kTileRows, x.dim(0))),
+      CopyTile(x.Rows(begin, std::min(begin + kTileRows, x.dim(0))), runs,
                tiles + begin * depth);
     }
   });
@@ -53,9 +57,10 @@ const bf16* CopyTiles(ConstView x, bf16* tiles, ThreadPool& pool) {
 void MatmulAmx(const Matmul::Args& args, ThreadPool& pool) {
   thread_local Scratch tiles;
   const int64_t rows = args.x.dim(0);
-  const int64_t depth = PadTo(args.weight.k, kPackDepth);
-  const bf16* x =
-      CopyTiles(args.x, tiles.Get<bf16>(PadTo(rows, kTileRows) * depth), pool);
+  const PackedRuns runs = PackedRunsOf(args.weight.k, args.weight.leaves);
+  const int64_t depth = runs.count * runs.depth;
+  const bf16* x = CopyTiles(
+      args.x, runs, tiles.Get<bf16>(PadTo(rows, kTileRows) * depth), pool);
 
   const int64_t chunks = (rows + kChunkRows - 1) / kChunkRows;
   const int64_t chunk_rows = PadTo((rows + chunks - 1) / chunks, 32);

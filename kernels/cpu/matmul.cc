@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -17,16 +16,18 @@ namespace {
 // blocks (6 and 4 rows) of the inner loops.
 constexpr int64_t kChunkRows = 96;
 
-// x itself, or a copy in `padded` with zeros behind column k.
+// x itself, or a copy in `padded` with zeros where packed rows have them.
 template <typename T>
-ConstView PaddedInput(ConstView x, std::vector<T>& padded) {
-  const int64_t k = x.dim(1);
-  const int64_t depth = PadTo(k, kPackDepth);
-  if (k == depth) return x;
+ConstView PaddedInput(ConstView x, int leaves, std::vector<T>& padded) {
+  const PackedRuns runs = PackedRunsOf(x.dim(1), leaves);
+  const int64_t depth = runs.count * runs.depth;
+  if (x.dim(1) == depth) return x;
   padded.assign(static_cast<size_t>(x.dim(0) * depth), T());
   for (int64_t row = 0; row < x.dim(0); ++row) {
-    std::memcpy(padded.data() + row * depth, x.Row<T>(row),
-                static_cast<size_t>(k) * sizeof(T));
+    for (int64_t run = 0; run < runs.count; ++run) {
+      std::copy_n(x.Row<T>(row) + run * runs.size, runs.size,
+                  padded.data() + row * depth + run * runs.depth);
+    }
   }
   return {reinterpret_cast<const std::byte*>(padded.data()),
           kDTypeOf<T>,
@@ -37,7 +38,7 @@ template <typename T>
 void MatmulBlocks(const Matmul::Args& args, const InnerLoops<T>& loops,
                   ThreadPool& pool) {
   thread_local std::vector<T> padded;
-  const ConstView x = PaddedInput<T>(args.x, padded);
+  const ConstView x = PaddedInput<T>(args.x, args.weight.leaves, padded);
   const int64_t rows = x.dim(0);
   const int64_t chunks = (rows + kChunkRows - 1) / kChunkRows;
   const int64_t blocks = PadTo(args.weight.n, kPackRows) / kPackRows;

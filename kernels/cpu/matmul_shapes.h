@@ -16,7 +16,7 @@ namespace baton::cpu {
 [[nodiscard]] inline bool LeavesFit(const PackedMatrix& weight) {
   const int leaves = weight.leaves;
   return (leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8) &&
-         PadTo(weight.k, kPackDepth) % (leaves * kPackDepth) == 0;
+         weight.k % leaves == 0;
 }
 
 template <typename T>
@@ -49,7 +49,7 @@ template <typename T>
 template <typename T>
 [[nodiscard]] const T* PackedBlock(const PackedMatrix& weight, int64_t block) {
   return reinterpret_cast<const T*>(weight.data) +
-         block * kPackRows * PadTo(weight.k, kPackDepth);
+         block * kPackRows * PackedDepth(weight.k, weight.leaves);
 }
 
 // Writes tile [rows][64] to rows from `first_row` of the block's columns.

@@ -18,19 +18,23 @@ void PackRows(const PackMatrix::Args& args, int64_t begin, int64_t end) {
   constexpr int64_t kStrip = 64;
   constexpr int64_t kPair = std::is_same_v<T, bf16> ? 2 : 1;
   const int64_t first = args.first_row + begin;
+  const PackedRuns runs = PackedRunsOf(args.k, args.leaves);
   T* block = reinterpret_cast<T*>(args.packed) +
-             first / kPackRows * kPackRows * PadTo(args.k, kPackDepth);
-  for (int64_t strip = 0; strip < args.k; strip += kStrip) {
-    const int64_t strip_end = std::min(strip + kStrip, args.k);
-    for (int64_t row = begin; row < end; ++row) {
-      const From* from = args.rows.template Row<From>(row);
-      T* to = block + (args.first_row + row) % kPackRows * kPair;
-      for (int64_t k = strip; k < strip_end; ++k) {
-        T& place = to[k / kPair * kPackRows * kPair + k % kPair];
-        if constexpr (std::is_same_v<T, From>) {
-          place = from[k];
-        } else {
-          place = T(static_cast<float>(from[k]));
+             first / kPackRows * kPackRows * PackedDepth(args.k, args.leaves);
+  for (int64_t run = 0; run < runs.count; ++run) {
+    for (int64_t strip = 0; strip < runs.size; strip += kStrip) {
+      const int64_t strip_end = std::min(strip + kStrip, runs.size);
+      for (int64_t row = begin; row < end; ++row) {
+        const From* from = args.rows.template Row<From>(row) + run * runs.size;
+        T* to = block + run * runs.depth * kPackRows +
+                (args.first_row + row) % kPackRows * kPair;
+        for (int64_t k = strip; k < strip_end; ++k) {
+          T& place = to[k / kPair * kPackRows * kPair + k % kPair];
+          if constexpr (std::is_same_v<T, From>) {
+            place = from[k];
+          } else {
+            place = T(static_cast<float>(from[k]));
+          }
         }
       }
     }
@@ -49,6 +53,8 @@ Status PackMatrixCpu(const PackMatrix::Args& args, Stream& stream) {
       .Require(args.dtype == kDTypeOf<T>, "dtype must be the kernel's")
       .Require(args.first_row >= 0 && args.first_row + rows <= args.n,
                "rows must lie inside the matrix")
+      .Require(args.leaves > 0 && args.k % args.leaves == 0,
+               "leaves must cut k into equal parts")
       .Require(
           args.rows.dtype() == kDTypeOf<T> ||
               (args.rows.dtype() == DType::kBF16 && kDTypeOf<T> == DType::kF32),

@@ -22,7 +22,7 @@ namespace baton {
 
 // Outputs are packed in blocks of this many, K in pairs:
 //   bf16 [n/64][k/2][64][2]   f32 [n/64][k][64]
-// n and k are padded with zeros to multiples of 64 and 32.
+// n is padded with zeros to a multiple of 64, each leaf of k to one of 32.
 inline constexpr int64_t kPackRows = 64;
 inline constexpr int64_t kPackDepth = 32;
 
@@ -30,12 +30,32 @@ inline constexpr int64_t kPackDepth = 32;
   return (value + multiple - 1) / multiple * multiple;
 }
 // Leaves of a K of this size: the largest of 8, 4, 2, 1 that cuts it into
-// multiples of kPackDepth.
+// multiples of kLeafDepth.
+inline constexpr int64_t kLeafDepth = 8;
 [[nodiscard]] constexpr int MatmulLeaves(int64_t k) {
   for (int leaves = 8; leaves > 1; leaves /= 2) {
-    if (k % (leaves * kPackDepth) == 0) return leaves;
+    if (k % (leaves * kLeafDepth) == 0) return leaves;
   }
   return 1;
+}
+// Of the `held` columns of a matrix of k that a rank has.
+[[nodiscard]] constexpr int LeavesHeld(int64_t k, int64_t held) {
+  return MatmulLeaves(k) / static_cast<int>(k / held);
+}
+// Runs of k that lie apart in a packed row, since each is padded: the leaves,
+// or all of k where those need no padding.
+struct PackedRuns {
+  int64_t count, size, depth;  // of a run as it is, and packed
+};
+[[nodiscard]] constexpr PackedRuns PackedRunsOf(int64_t k, int leaves) {
+  const bool apart = leaves > 1 && k % (leaves * kPackDepth) != 0;
+  const int64_t size = apart ? k / leaves : k;
+  return {apart ? leaves : 1, size, PadTo(size, kPackDepth)};
+}
+// k of a packed row.
+[[nodiscard]] constexpr int64_t PackedDepth(int64_t k, int leaves) {
+  const PackedRuns runs = PackedRunsOf(k, leaves);
+  return runs.count * runs.depth;
 }
 // On CUDA two ranks may share a K of this size: rows of a half, too, are whole
 // pieces of 16 bytes.
@@ -43,16 +63,18 @@ inline constexpr int64_t kCudaHalfDepth = 8;
 [[nodiscard]] constexpr bool HasCudaHalves(int64_t k) {
   return k % (2 * kCudaHalfDepth) == 0;
 }
-[[nodiscard]] constexpr int64_t PackedBytes(int64_t n, int64_t k, DType dtype) {
-  return PadTo(n, kPackRows) * PadTo(k, kPackDepth) * SizeOf(dtype);
+[[nodiscard]] constexpr int64_t PackedBytes(int64_t n, int64_t k, int leaves,
+                                            DType dtype) {
+  return PadTo(n, kPackRows) * PackedDepth(k, leaves) * SizeOf(dtype);
 }
 
 // On CUDA rows stay as they are, [n, PadTo(k, 8)], zeros after k: tensor cores
 // take their pieces out of rows by themselves, and cuBLASLt wants rows.
 inline constexpr int64_t kCudaRowPad = 8;
 [[nodiscard]] constexpr int64_t PackedBytesOn(DeviceKind device, int64_t n,
-                                              int64_t k, DType dtype) {
-  if (device == DeviceKind::kCpu) return PackedBytes(n, k, dtype);
+                                              int64_t k, int leaves,
+                                              DType dtype) {
+  if (device == DeviceKind::kCpu) return PackedBytes(n, k, leaves, dtype);
   return n * PadTo(k, kCudaRowPad) * SizeOf(dtype);
 }
 
@@ -78,9 +100,10 @@ struct PackMatrix {
   struct Args {
     ConstView rows;     // [rows, k] f32 or bf16, host
     int64_t first_row;  // place of rows in the packed matrix
-    std::byte* packed;  // PackedBytesOn(device, n, k, dtype)
+    std::byte* packed;  // PackedBytesOn(device, n, k, leaves, dtype)
     DType dtype;        // of packed
     int64_t n, k;
+    int leaves = 1;  // of PackedMatrix
   };
 };
 

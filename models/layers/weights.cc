@@ -66,6 +66,7 @@ struct PackedTarget {
   std::byte* data;
   DType dtype;
   int64_t n, k;
+  int leaves;
   int64_t first_row;  // of the tensor in the fused matrix
   KernelFn<PackMatrix> pack;
   Stream* stream;
@@ -85,7 +86,8 @@ Status PackRows(const WeightLoader&, ConstView rows, int64_t first, void* to) {
                       .packed = target.data,
                       .dtype = target.dtype,
                       .n = target.n,
-                      .k = target.k},
+                      .k = target.k,
+                      .leaves = target.leaves},
                      *target.stream);
 }
 
@@ -202,8 +204,8 @@ Tensor WeightScope::Table(std::string_view name, int64_t rows,
 std::byte* WeightScope::NewPacked(const PackedMatrix& matrix,
                                   PackedMatrices& in) const {
   const SliceOptions& options = *loader_->options_;
-  const int64_t bytes =
-      PackedBytesOn(options.device->kind(), matrix.n, matrix.k, options.dtype);
+  const int64_t bytes = PackedBytesOn(options.device->kind(), matrix.n,
+                                      matrix.k, matrix.leaves, options.dtype);
   const int64_t stride = PadTo(bytes, kMatrixAlignment);
   const auto index = static_cast<int64_t>(in.matrices.size());
   BATON_CHECK(index < in.most);
@@ -231,7 +233,7 @@ PackedMatrix WeightScope::Pack(std::span<const FusedRows> parts, int64_t k,
   const bool shared =
       parts[0].split.kind == TensorSplit::Kind::kColumns && HasCudaHalves(k);
   PackedMatrix matrix = {.k = held,
-                         .leaves = MatmulLeaves(k) / static_cast<int>(k / held),
+                         .leaves = LeavesHeld(k, held),
                          .halves = shared ? static_cast<int>(2 * held / k) : 0};
   for (const FusedRows& part : parts) matrix.n += rows_of(part);
 
@@ -255,8 +257,8 @@ PackedMatrix WeightScope::Pack(std::span<const FusedRows> parts, int64_t k,
       matrix.data = data;
     }
     if (!loader_->status_.ok()) return matrix;
-    PackedTarget target{data,      options.dtype, matrix.n,      held,
-                        first_row, pack,          options.stream};
+    PackedTarget target{data,          options.dtype, matrix.n, held,
+                        matrix.leaves, first_row,     pack,     options.stream};
     loader_->Keep(loader_->ForRows(*decl, &PackRows, &target));
     first_row += rows_of(part);
   }
@@ -310,7 +312,8 @@ void WeightScope::AddTransposed(const FusedRows& part, int64_t k,
                       .packed = data,
                       .dtype = options.dtype,
                       .n = k,
-                      .k = part.rows},
+                      .k = part.rows,
+                      .leaves = matrix.leaves},
                      *options.stream));
   matrix.data = data;
   to.matrices.push_back(matrix);

@@ -259,8 +259,8 @@ TEST(CountBytesTest, PadsPackedWeights) {
   const DecoderBytes bytes = CountBytes(info, tensors, DType::kBF16);
   EXPECT_EQ(bytes.parameters, 80 + 640 + 8 + 80);
   EXPECT_EQ(bytes.embedding, 160);
-  EXPECT_EQ(bytes.layers[0], PackedBytes(80, 8, DType::kBF16) + 16);
-  EXPECT_EQ(bytes.final, PackedBytes(10, 8, DType::kBF16));
+  EXPECT_EQ(bytes.layers[0], PackedBytes(80, 8, 1, DType::kBF16) + 16);
+  EXPECT_EQ(bytes.final, PackedBytes(10, 8, 1, DType::kBF16));
 }
 
 TEST(CountBytesTest, CountsWhatIsKeptInAnotherForm) {
@@ -274,9 +274,9 @@ TEST(CountBytesTest, CountsWhatIsKeptInAnotherForm) {
                                             .owner = layer,
                                             .form = TensorForm::kTransposed}};
   const DecoderBytes bytes = CountBytes(Info(1, 1), tensors, DType::kBF16);
-  EXPECT_EQ(bytes.layers[0], 3 * 4 + PackedBytes(20, 70, DType::kBF16));
-  EXPECT_NE(PackedBytes(20, 70, DType::kBF16),
-            PackedBytes(70, 20, DType::kBF16));
+  EXPECT_EQ(bytes.layers[0], 3 * 4 + PackedBytes(20, 70, 1, DType::kBF16));
+  EXPECT_NE(PackedBytes(20, 70, 1, DType::kBF16),
+            PackedBytes(70, 20, 1, DType::kBF16));
 }
 
 TEST(CountBytesTest, CountsPublishedCheckpointsExactly) {

@@ -159,7 +159,8 @@ class Bench {
   }
 
   Buffer Pack(const Tensor& weight) {
-    const int64_t bytes = PackedBytes(side_, side_, DType::kBF16);
+    const int64_t bytes =
+        PackedBytes(side_, side_, MatmulLeaves(side_), DType::kBF16);
     Buffer packed = AllocateHostBuffer(bytes).value();
     std::memset(packed.data(), 0, static_cast<size_t>(bytes));
     BATON_CHECK(pack_({.rows = weight.view(),
@@ -167,7 +168,8 @@ class Bench {
                        .packed = packed.data(),
                        .dtype = DType::kBF16,
                        .n = side_,
-                       .k = side_},
+                       .k = side_,
+                       .leaves = MatmulLeaves(side_)},
                       *stream_)
                     .ok());
     return packed;
@@ -198,9 +200,8 @@ class Bench {
     const ReadProbe probe(int64_t{1} << 30);
     const Tensor x = RandomBF16(1, side_, 7);
     const Tensor y = RandomBF16(1, side_, 8);
-    const double bytes =
-        static_cast<double>(packed_.size()) *
-        static_cast<double>(PackedBytes(side_, side_, DType::kBF16));
+    const double bytes = static_cast<double>(packed_.size()) *
+                         static_cast<double>(packed_[0].bytes());
     std::vector<double> ours, others, ratios;
     for (int round = 0; round < options_.rounds; ++round) {
       const double before = Timed([&] { probe.Run(pool()); });

@@ -25,8 +25,8 @@ class Packed {
                 .halves = static_cast<int>(2 * count / all.k)} {
     const ConstView rows(reinterpret_cast<const std::byte*>(w.data() + at),
                          DType::kBF16, {all.n, all.k});
-    BATON_CHECK(memory_.bytes() ==
-                PackedBytesOn(DeviceKind::kCuda, all.n, count, DType::kBF16));
+    BATON_CHECK(memory_.bytes() == PackedBytesOn(DeviceKind::kCuda, all.n,
+                                                 count, 1, DType::kBF16));
     BATON_CHECK(
         cuda::PackMatrixCuda({.rows = rows.Columns(first, first + count),
                               .first_row = 0,

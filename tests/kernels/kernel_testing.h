@@ -106,9 +106,10 @@ inline Tensor Filled(DType dtype, Shape shape, const std::vector<float>& data) {
 struct Weight {
   Weight(Machine& machine, DType dtype, int64_t n, int64_t k, uint32_t seed)
       : plain(Random(dtype, {n, k}, seed, 0.1f)),
+        leaves(MatmulLeaves(k)),
         packed(
-            Tensor::AllocateHost(dtype, {PadTo(n, 64) * PadTo(k, 32)}).value()),
-        leaves(MatmulLeaves(k)) {
+            Tensor::AllocateHost(dtype, {PadTo(n, 64) * PackedDepth(k, leaves)})
+                .value()) {
     Pack(machine, plain.view());
   }
   // One of `ranks` equal runs of a weight's columns, with its leaves.
@@ -117,11 +118,11 @@ struct Weight {
                   whole.plain.dtype(),
                   {whole.plain.shape()[0], whole.plain.shape()[1] / ranks})
                   .value()),
-        packed(Tensor::AllocateHost(
-                   whole.plain.dtype(),
-                   {PadTo(plain.shape()[0], 64) * PadTo(plain.shape()[1], 32)})
-                   .value()),
-        leaves(whole.leaves / ranks) {
+        leaves(whole.leaves / ranks),
+        packed(Tensor::AllocateHost(whole.plain.dtype(),
+                                    {PadTo(plain.shape()[0], 64) *
+                                     PackedDepth(plain.shape()[1], leaves)})
+                   .value()) {
     const int64_t k = plain.shape()[1];
     for (int64_t i = 0; i < plain.shape()[0] * k; ++i) {
       Put(plain.view(), i / k, i % k,
@@ -132,10 +133,11 @@ struct Weight {
   void Pack(Machine& machine, ConstView rows) {
     std::memset(packed.view().data(), 0, static_cast<size_t>(packed.bytes()));
     const DType dtype = rows.dtype();
-    EXPECT_TRUE(machine
-                    .Run<PackMatrix>(dtype, {rows, 0, packed.view().data(),
-                                             dtype, rows.dim(0), rows.dim(1)})
-                    .ok());
+    EXPECT_TRUE(
+        machine
+            .Run<PackMatrix>(dtype, {rows, 0, packed.view().data(), dtype,
+                                     rows.dim(0), rows.dim(1), leaves})
+            .ok());
   }
   [[nodiscard]] PackedMatrix matrix() const {
     return {packed.view().data(), plain.dtype(), plain.shape()[0],
@@ -143,8 +145,8 @@ struct Weight {
   }
 
   Tensor plain;
-  Tensor packed;
   int leaves;
+  Tensor packed;
 };
 
 inline Tensor Copy(const Tensor& from) {

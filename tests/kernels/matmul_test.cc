@@ -192,51 +192,60 @@ TEST_P(MatmulTest, AddsRunsOfLeavesAsABalancedTree) {
   }
 }
 
+// Ranks' sums, first to first + count, as a tree.
+float SumOfRanks(const std::vector<Tensor>& sums, size_t first, size_t count,
+                 int64_t row, int64_t column) {
+  if (count == 1) return At(sums[first].view(), row, column);
+  const size_t half = count / 2;
+  return SumOfRanks(sums, first, half, row, column) +
+         SumOfRanks(sums, first + half, half, row, column);
+}
+
 // A rank's columns have leaves of their own: fewer than a matrix of that size.
+// Leaves of 128, 96, 88, 24 and 24 columns, of which the last ones are padded.
 TEST_P(MatmulTest, GivesRanksSubtreesThatAddUpToTheWhole) {
   for (const DType dtype : kFloatTypes) {
-    const Weight weight(machine(), dtype, 70, 1024, 1);
-    const Tensor x = Random(dtype, {37, 1024}, 2);
-    const Tensor whole = Multiply(machine(), x.view(), weight, DType::kF32);
-    for (const int ranks : {2, 4, 8}) {
-      std::vector<Tensor> sums;
-      for (int rank = 0; rank < ranks; ++rank) {
-        const Weight part(machine(), weight, rank, ranks);
-        ASSERT_EQ(part.leaves, 8 / ranks);
-        const int64_t k = 1024 / ranks;
-        sums.push_back(Multiply(machine(),
-                                x.view().Columns(rank * k, (rank + 1) * k),
-                                part, DType::kF32));
-      }
-      const auto tree = [&](const auto& self, int first, int count, int64_t row,
-                            int64_t i) -> float {
-        if (count == 1) {
-          return At(sums[static_cast<size_t>(first)].view(), row, i);
+    for (const int64_t k : {1024, 768, 704, 192, 96}) {
+      const Weight weight(machine(), dtype, 70, k, 1);
+      ASSERT_EQ(weight.leaves, k == 96 ? 4 : 8);
+      const Tensor x = Random(dtype, {37, k}, 2);
+      const Tensor whole = Multiply(machine(), x.view(), weight, DType::kF32);
+      for (int ranks = 2; ranks <= weight.leaves; ranks *= 2) {
+        std::vector<Tensor> sums;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const Weight part(machine(), weight, rank, ranks);
+          ASSERT_EQ(part.leaves, weight.leaves / ranks);
+          const int64_t held = k / ranks;
+          sums.push_back(Multiply(
+              machine(), x.view().Columns(rank * held, (rank + 1) * held), part,
+              DType::kF32));
         }
-        const int half = count / 2;
-        return self(self, first, half, row, i) +
-               self(self, first + half, half, row, i);
-      };
-      for (int64_t at = 0; at < 37 * 70; ++at) {
-        const int64_t row = at / 70, i = at % 70;
-        ASSERT_EQ(tree(tree, 0, ranks, row, i), At(whole.view(), row, i))
-            << ranks << " ranks, row " << row << " column " << i;
+        for (int64_t at = 0; at < 37 * 70; ++at) {
+          const int64_t row = at / 70, i = at % 70;
+          ASSERT_EQ(SumOfRanks(sums, 0, sums.size(), row, i),
+                    At(whole.view(), row, i))
+              << k << " columns, " << ranks << " ranks, row " << row
+              << " column " << i;
+        }
       }
     }
   }
 }
 
 TEST_P(MatmulTest, RefusesLeavesThatDoNotCutK) {
-  Weight weight(machine(), DType::kF32, 70, 96, 1);
-  const Tensor x = Random(DType::kF32, {2, 96}, 2);
   const Tensor out = Poisoned(DType::kF32, {2, 70});
-  for (const int leaves : {0, 2, 3}) {
-    weight.leaves = leaves;
-    EXPECT_EQ(
-        machine()
-            .Run<Matmul>(DType::kF32, {x.view(), weight.matrix(), out.view()})
-            .code(),
-        StatusCode::kInvalidArgument);
+  for (const int64_t k : {96, 97}) {
+    Weight weight(machine(), DType::kF32, 70, k, 1);
+    const Tensor x = Random(DType::kF32, {2, k}, 2);
+    for (const int leaves : {0, 3, 16, k == 97 ? 2 : 5}) {
+      weight.leaves = leaves;
+      EXPECT_EQ(
+          machine()
+              .Run<Matmul>(DType::kF32, {x.view(), weight.matrix(), out.view()})
+              .code(),
+          StatusCode::kInvalidArgument)
+          << k << " columns, " << leaves << " leaves";
+    }
   }
 }
 
