@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
 #include <cstdlib>
 
 #include "runtime/weights/weight_source.h"
@@ -112,6 +114,26 @@ TEST(CheckpointTest, SaysWhatIsMissing) {
   EXPECT_THAT(ReadModelConfig(folder.path()), IsOk());
   EXPECT_THAT(Checkpoint::Open(folder.path()),
               StatusIs(StatusCode::kNotFound, HasSubstr("model.safetensors")));
+}
+
+// As a cache that was cleared half leaves it.
+TEST(CheckpointTest, NamesALinkToNothing) {
+  TempFolder folder;
+  folder.Write("config.json", kTinyConfig);
+  std::filesystem::create_symlink("gone", folder.path() + "/model.safetensors");
+  EXPECT_THAT(Checkpoint::Open(folder.path()),
+              StatusIs(StatusCode::kNotFound,
+                       HasSubstr("model.safetensors: a link to a file that is "
+                                 "not there")));
+}
+
+TEST(CheckpointTest, DoesNotWaitForTheWriterOfAPipe) {
+  TempFolder folder;
+  folder.Write("config.json", kTinyConfig);
+  ASSERT_EQ(::mkfifo((folder.path() + "/model.safetensors").c_str(), 0600), 0);
+  EXPECT_THAT(Checkpoint::Open(folder.path()),
+              StatusIs(StatusCode::kNotFound,
+                       HasSubstr("model.safetensors: not a regular file")));
 }
 
 TEST(CheckpointTest, NamesTheDamagedFile) {
@@ -263,6 +285,28 @@ TEST(CheckTest, TakesFloatsOfAnyType) {
   }
 }
 
+// A tied head that a file has once more: the reference would not tie one that
+// differs, so neither tensor may be left unread.
+TEST(CheckTest, RefusesARepeatedTensorThatIsAnother) {
+  TensorDecl decl{.name = "embed", .shape = {2, 2}, .repeated_as = "head"};
+  const std::vector<float> values = {1, 2, 3, 4};
+  const auto check = [&](const std::vector<float>& head, const char* shape) {
+    const TempFolder folder =
+        TinyCheckpoint(SafetensorsBuilder()
+                           .Add("embed", "BF16", "[2,2]", Bf16Bytes(values))
+                           .Add("head", "BF16", shape, Bf16Bytes(head)));
+    return (*Checkpoint::Open(folder.path()))->Check({&decl, 1});
+  };
+  EXPECT_THAT(check(values, "[2,2]"), IsOk());
+  const auto refused =
+      StatusIs(StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("1 tensors"), HasSubstr("contradictory: head ["),
+                     HasSubstr("embed is used in its place")));
+  EXPECT_THAT(check({1, 2, 3, 5}, "[2,2]"), refused);
+  EXPECT_THAT(check(values, "[4]"), refused);
+  EXPECT_THAT(check({1}, "[1]"), refused);
+}
+
 TEST(CheckTest, CutsALongList) {
   SafetensorsBuilder weights;
   weights.AddBf16("embed", {4, 2}).AddBf16("norm", {2});
@@ -317,6 +361,21 @@ TEST(StackedTensorTest, IsReadOnlyWhereTheDeclaredNameIsNotThere) {
   EXPECT_THAT((*checkpoint)->Check({&decl, 1}),
               StatusIs(StatusCode::kInvalidArgument,
                        HasSubstr("unexpected: ab [2,3,2]")));
+}
+
+TEST(StackedTensorTest, IsRefusedWhereSomeOfItsTensorsAreThereToo) {
+  const TempFolder folder = TinyCheckpoint(
+      SafetensorsBuilder().AddBf16("b", {3, 2}).AddBf16("ab", {2, 3, 2}));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_THAT(checkpoint, IsOk());
+  std::vector<TensorDecl> both(2, SecondOfStack());
+  both[0].name = "a";
+  both[0].elsewhere->first = 0;
+  EXPECT_THAT((*checkpoint)->Check(both),
+              StatusIs(StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("1 tensors"),
+                             HasSubstr("twice: b [3,2] and among the rows of "
+                                       "ab"))));
 }
 
 TEST(StackedTensorTest, IsNamedWhereNeitherIsThere) {
