@@ -289,8 +289,10 @@ void AddFlags(CLI::App& sub, Flags& flags) {
       ->check(CLI::IsMember({1, 2, 4, 8}))
       ->excludes(config);
   sub.add_option("--listen", flags.listen,
-                 "HOST:PORT of the front; port 0: any free one");
-  sub.add_option("--metrics", flags.metrics, "HOST:PORT for Prometheus");
+                 "HOST:PORT of the front; port 0: any free one")
+      ->check(AddressProblem);
+  sub.add_option("--metrics", flags.metrics, "HOST:PORT for Prometheus")
+      ->check(AddressProblem);
   sub.add_option("--name", flags.name,
                  "what the model is served as; default: the directory's name");
   sub.add_option("--dtype", flags.dtype, "bf16 or f32")

@@ -156,6 +156,34 @@ TEST(CommandLineTest, ExitsWithTwoOnWrongUsage) {
   EXPECT_EQ(RunBaton({"--help"}).exit_code, 0);
 }
 
+// gRPC would choose a port for the one left out, and wrap the large one around.
+TEST(CommandLineTest, RefusesAddressesThatAreNotHostAndPort) {
+  for (const char* address : {"127.0.0.1", "127.0.0.1:99999", "127.0.0.1:x"}) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{
+             {"serve", kTiny, "--listen"},
+             {"serve", kTiny, "--metrics"},
+             {"stage", "--name", "a", "--controller"},
+             {"stage", "--name", "a", "--controller", "h:1", "--listen"},
+             {"generate", "--ids", "1", "--server"}}) {
+      std::vector<std::string> line = command;
+      line.emplace_back(address);
+      const Ran ran = RunBaton(line);
+      EXPECT_EQ(ran.exit_code, 2) << ran.output;
+      EXPECT_THAT(ran.output,
+                  HasSubstr(fmt::format("{}: expected HOST:PORT, found \"{}\"",
+                                        command.back(), address)));
+    }
+  }
+}
+
+TEST(CommandLineTest, RefusesACanaryWithoutAHop) {
+  const Ran ran = RunBaton({"parity", kTiny, "--pp", "1", "--canary"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.output, HasSubstr("--canary"));
+  EXPECT_EQ(RunBaton({"parity", kTiny, "--max-tokens", "-1"}).exit_code, 2);
+}
+
 TEST(CommandLineTest, RefusesACheckpointWithoutWeights) {
   const Ran ran =
       RunBaton({"serve", BATON_SOURCE_DIR "/tests/configs/apertus-8b"});
