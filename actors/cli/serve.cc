@@ -199,37 +199,53 @@ class Server {
     return status;
   }
 
-  Status WaitUntilServing() {
-    const absl::Time start = absl::Now();
-    std::string said;
-    // The answer outlives this call.
-    struct Answer {
-      absl::Mutex mutex;
-      std::optional<Status> status ABSL_GUARDED_BY(mutex);
-    };
+  // The controller's answer to whether it serves, once it is there. Outlives
+  // the call that asks.
+  struct Answer {
+    absl::Mutex mutex;
+    std::optional<Status> status ABSL_GUARDED_BY(mutex);
+
+    std::optional<Status> Get() {
+      absl::MutexLock lock(&mutex);
+      return status;
+    }
+  };
+  std::shared_ptr<Answer> AskWhetherServing() {
     auto answer = std::make_shared<Answer>();
     controller_->ref().Tell(
         AwaitServing{Reply<Done>([answer](StatusOr<Done> done) {
           absl::MutexLock lock(&answer->mutex);
           answer->status = done.status();
         })});
+    return answer;
+  }
+
+  // Whether a start that failed so is no reason to end: stages of other
+  // processes come back, and the controller tries again.
+  [[nodiscard]] bool MayStartLater(const Status& failure) const {
+    if (Interrupted()) return true;  // it failed for that
+    return !embedded() && (failure.code() == StatusCode::kUnavailable ||
+                           failure.code() == StatusCode::kDeadlineExceeded);
+  }
+
+  Status WaitUntilServing() {
+    absl::Time waiting_since = absl::Now();
+    std::string said;
+    std::shared_ptr<Answer> answer = AskWhetherServing();
     while (!Interrupted()) {
       const ControllerStatus status = Watch();
-      {
-        absl::MutexLock lock(&answer->mutex);
-        if (answer->status.has_value() && !answer->status->ok()) {
-          return *answer->status;
-        }
+      if (const std::optional<Status> ended = answer->Get();
+          ended.has_value() && !ended->ok()) {
+        if (!MayStartLater(*ended)) return *ended;
+        answer = AskWhetherServing();
       }
       if (status.state == ControllerState::kServing) {
-        Say("serving {} on {} ({} stages, {} passes, {} KV tokens, {})",
-            gateway_->facts().name, server_->address(),
-            status.placement.num_stages(), status.placement.passes,
-            gateway_->facts().kv_tokens, gateway_->facts().dtype);
+        SayServing(status);
         return OkStatus();
       }
-      if (status.state == ControllerState::kWaiting &&
-          absl::Now() - start > config_.join_deadline) {
+      if (status.state != ControllerState::kWaiting) {
+        waiting_since = absl::Now();
+      } else if (absl::Now() - waiting_since > config_.join_deadline) {
         return DeadlineExceeded("after {}: {}",
                                 absl::FormatDuration(config_.join_deadline),
                                 status.detail);
@@ -242,6 +258,13 @@ class Server {
       WaitForSignal(kPollMs);
     }
     return OkStatus();
+  }
+
+  void SayServing(const ControllerStatus& status) const {
+    Say("serving {} on {} ({} stages, {} passes, {} KV tokens, {})",
+        gateway_->facts().name, server_->address(),
+        status.placement.num_stages(), status.placement.passes,
+        gateway_->facts().kv_tokens, gateway_->facts().dtype);
   }
 
   void Stop() {
