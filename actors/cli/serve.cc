@@ -174,6 +174,7 @@ class Server {
     options.on_load_progress = [this](int index, int64_t done, int64_t total) {
       OnProgress(index, done, total);
     };
+    options.stops = &Interrupted;
     BATON_ASSIGN_OR_RETURN(stages_, LocalStages::Start(options));
     return OkStatus();
   }

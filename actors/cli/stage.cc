@@ -116,6 +116,7 @@ class Host {
                                                     int64_t total) {
       s->OnLoadProgress(done, total);
     };
+    options.stops = &Interrupted;
     BATON_ASSIGN_OR_RETURN(host_, StageHost::Start(std::move(options)));
     service_->SetStage(host_->stage());
     BATON_ASSIGN_OR_RETURN(server_,
