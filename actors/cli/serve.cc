@@ -222,11 +222,16 @@ class Server {
   }
 
   // Whether a start that failed so is no reason to end: stages of other
-  // processes come back, and the controller tries again.
-  [[nodiscard]] bool MayStartLater(const Status& failure) const {
+  // processes come back, and the controller tries again, for a join deadline.
+  [[nodiscard]] bool MayStartLater(const Status& failure) {
     if (Interrupted()) return true;  // it failed for that
-    return !embedded() && (failure.code() == StatusCode::kUnavailable ||
-                           failure.code() == StatusCode::kDeadlineExceeded);
+    if (embedded() || (failure.code() != StatusCode::kUnavailable &&
+                       failure.code() != StatusCode::kDeadlineExceeded)) {
+      return false;
+    }
+    const absl::Time now = absl::Now();
+    if (!failed_since_.has_value()) failed_since_ = now;
+    return now - *failed_since_ <= config_.join_deadline;
   }
 
   Status WaitUntilServing() {
@@ -287,6 +292,7 @@ class Server {
   const Flags flags_;
   const ServeConfig config_;
   bool serving_ = false;
+  std::optional<absl::Time> failed_since_;  // the first start that failed
   absl::Mutex progress_mutex_;
   absl::Time progressed_ ABSL_GUARDED_BY(progress_mutex_) =
       absl::InfinitePast();
