@@ -2,6 +2,7 @@
 #include "actors/controller_actor.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/base/log.h"
 
@@ -9,6 +10,16 @@ namespace baton {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+
+// Of logits that are not finite any token would be chosen, and look like one.
+Status CheckSound(const TokenEvent& event) {
+  if (!event.token.has_value() || std::isfinite(event.token->logprob)) {
+    return OkStatus();
+  }
+  return DataLoss(
+      "the logits of a row are not finite: the checkpoint is damaged, or its "
+      "activations are too large for the dtype");
+}
 
 }  // namespace
 
@@ -239,6 +250,11 @@ void ControllerActor::Handle(StepDone message) {
     if (event.token.has_value()) ++tokens_generated_;
     auto found = requests_.find(event.request);
     if (found == requests_.end()) continue;
+    if (Status sound = CheckSound(event); !sound.ok()) {
+      scheduler_.Abort(event.request);
+      EndRequest(event.request, sound);
+      continue;
+    }
     found->second->OnEvent(event);
     if (event.finished.has_value()) EndRequest(event.request, OkStatus());
   }

@@ -90,6 +90,7 @@ StatusOr<std::unique_ptr<LocalStages>> LocalStages::Start(
         f(index, done, total);
       };
     }
+    stage.stops = options.stops;
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<StageHost> host,
                            StageHost::Start(std::move(stage)));
     stages->hosts_.push_back(std::move(host));

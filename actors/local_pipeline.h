@@ -34,6 +34,7 @@ struct LocalStagesOptions {
       wrap;
   // Bytes loaded so far and in all, of stage `index`. Thread: the stage's.
   std::function<void(int index, int64_t done, int64_t total)> on_load_progress;
+  std::function<bool()> stops;  // as StageOptions'
 };
 
 // Stages that outlive controllers: a later controller finds them loaded.

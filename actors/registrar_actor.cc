@@ -35,10 +35,11 @@ void RegistrarActor::Drop(const std::string& name, uint64_t incarnation,
   leases_.Release(name, incarnation);
   if (Find(name, incarnation) == nullptr) return;
   Member member = std::move(members_.extract(name).mapped());
+  // Before the calls to it fail: they would tell the controller of their
+  // cancelling, not of the loss.
+  if (member.told) controller_.Tell(StageLost{name, status});
   member.peer->Close();
   member.joining.Send(status);
-  if (!member.told) return;
-  controller_.Tell(StageLost{name, status});
 }
 
 void RegistrarActor::Handle(JoinStage message) {

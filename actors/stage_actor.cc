@@ -12,6 +12,31 @@ namespace {
 
 constexpr absl::Duration kCheckPeriod = absl::Milliseconds(250);
 
+// Weights until the process is to end: a load that takes minutes must not keep
+// it. Thread: any, as `stops`.
+class StoppableWeights : public WeightSource {
+ public:
+  StoppableWeights(std::unique_ptr<WeightSource> source,
+                   const std::function<bool()>& stops)
+      : source_(std::move(source)), stops_(stops) {}
+  bool Has(const std::string& name) const override {
+    return source_->Has(name);
+  }
+  StatusOr<HostRows> Rows(const TensorDecl& decl, int64_t begin,
+                          int64_t end) const override {
+    if (stops_()) return Unavailable("the process is to end");
+    return source_->Rows(decl, begin, end);
+  }
+  void Drop(const TensorDecl& decl) const override { source_->Drop(decl); }
+  Status Check(std::span<const TensorDecl> declared) const override {
+    return source_->Check(declared);
+  }
+
+ private:
+  const std::unique_ptr<WeightSource> source_;
+  const std::function<bool()>& stops_;
+};
+
 // The weights a spec names, after a check that this host's checkpoint is the
 // controller's.
 StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const StageSpec& spec,
@@ -97,6 +122,10 @@ void StageActor::Handle(LoadStage message) {
     BATON_ASSIGN_OR_RETURN(info_, decoder->describe(config, spec.dtype));
     BATON_ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> weights,
                            OpenWeights(spec, config, *decoder));
+    if (options_.stops) {
+      weights = std::make_unique<StoppableWeights>(std::move(weights),
+                                                   options_.stops);
+    }
     SliceOptions slice;
     slice.stage = options_.name;
     slice.ranges = spec.ranges;

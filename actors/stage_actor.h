@@ -44,6 +44,9 @@ struct StageOptions {
   std::function<void(StageFailed)> on_failed;
   // Bytes loaded so far and in all.
   std::function<void(int64_t, int64_t)> on_load_progress;
+  // Whether the process is to end: a load is given up then, with Unavailable.
+  // Thread: the stage's, and those of its ranks.
+  std::function<bool()> stops;
 };
 
 // Runs one layer slice. Lives on its own thread and owns a device stream, a KV

@@ -83,8 +83,11 @@ StatusOr<DenseConfig> ReadBlockConfig(const ModelConfig& config,
   BATON_ASSIGN_OR_RETURN(c.max_positions,
                          ReadSize(config, positions_key, kMaxPositions));
   BATON_ASSIGN_OR_RETURN(const double eps, config.Number("rms_norm_eps"));
-  if (!(eps > 0)) return InvalidArgument("rms_norm_eps is {}", eps);
   c.eps = static_cast<float>(eps);
+  if (!(c.eps > 0)) {
+    return InvalidArgument("rms_norm_eps is {}, expected more than 0 in f32",
+                           eps);
+  }
   return c;
 }
 

@@ -58,7 +58,6 @@ constexpr const char* kRefused[] = {"enable_hyper_connection",
                                     "qk_layernorm",
                                     "emb_neighbor_num",
                                     "emb_split_num",
-                                    "ngram_vocab_size_ratio",
                                     "loop_loss_weights",
                                     "insert_ngram_layer_idx"};
 
@@ -73,6 +72,9 @@ struct Nanbeige {
     BATON_RETURN_IF_ERROR(config.RequireText("hidden_act", "silu"));
     for (const char* key : kRefused) {
       BATON_RETURN_IF_ERROR(config.RequireOff(key));
+    }
+    for (const char* prefix : {"mhc_", "ngram_"}) {
+      BATON_RETURN_IF_ERROR(config.RequireAllOff(prefix));
     }
     BATON_ASSIGN_OR_RETURN(const int64_t slices,
                            config.SizeOr("pretraining_tp", 1));

@@ -49,6 +49,11 @@ std::vector<StageConfig> NumberedStages(int count, int tp) {
   return stages;
 }
 
+std::string AddressProblem(const std::string& text) {
+  const StatusOr<std::string> address = ParseAddress(text);
+  return address.ok() ? std::string() : Message(address.status());
+}
+
 std::string HumanBytes(int64_t bytes) {
   constexpr std::array<std::string_view, 5> kUnits = {"B", "kB", "MB", "GB",
                                                       "TB"};

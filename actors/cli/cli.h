@@ -33,6 +33,11 @@ int Fail(const Status& status);
 // `count` stages named stage0, stage1, ..., each of `tp` ranks.
 [[nodiscard]] std::vector<StageConfig> NumberedStages(int count, int tp);
 
+// What is wrong with an option that should be HOST:PORT, as CLI11 asks for it;
+// empty: nothing. gRPC would take a port of its own choice for one left out,
+// and the rest of the division for one beyond 65535.
+[[nodiscard]] std::string AddressProblem(const std::string& text);
+
 // "1.5 GB", "203.4 MB", "12 B".
 [[nodiscard]] std::string HumanBytes(int64_t bytes);
 // 8053338240 as "8,053,338,240".

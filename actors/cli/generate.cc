@@ -194,7 +194,8 @@ Status Run(Flags flags) {
 void AddFlags(CLI::App& sub, Flags& flags) {
   GenerateCall& call = flags.call;
   sub.add_option("--server", flags.server, "HOST:PORT of baton serve")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(AddressProblem);
   CLI::Option* ids =
       sub.add_option("--ids", flags.ids, "token ids of the prompt: 1,2,3");
   sub.add_option("--ids-file", flags.ids_file, "file with the token ids")

@@ -25,8 +25,12 @@ struct Flags {
 bool HasWeights(const std::string& directory) {
   for (const char* name :
        {"model.safetensors", "model.safetensors.index.json"}) {
+    // Also a link to nothing: opening it says what is wrong.
     std::error_code ignored;
-    if (std::filesystem::exists(directory + "/" + name, ignored)) return true;
+    if (std::filesystem::exists(
+            std::filesystem::symlink_status(directory + "/" + name, ignored))) {
+      return true;
+    }
   }
   return false;
 }

@@ -145,6 +145,7 @@ class Parity {
     BATON_ASSIGN_OR_RETURN(std::vector<Placement> placements,
                            ParityPlacements(model, bytes, route, flags_.pp));
     placements = WithRanks(placements, flags_.tp);
+    if (flags_.canary) BATON_RETURN_IF_ERROR(CheckHops(placements));
     BATON_ASSIGN_OR_RETURN(const DeviceKind kind,
                            ParseDeviceKind(flags_.devices[0]));
     for (int tp : flags_.tp) {
@@ -368,7 +369,8 @@ void AddParity(CLI::App& app, int* exit_code) {
   sub->add_option("--threads", flags->threads, "threads of each stage")
       ->check(CLI::Range(1, 1024));
   sub->add_option("--max-tokens", flags->max_tokens,
-                  "tokens to generate; 0: as the golden file has");
+                  "tokens to generate; 0: as the golden file has")
+      ->check(CLI::NonNegativeNumber);
   sub->add_flag("--canary", flags->canary,
                 "flip one bit of one hidden row on one hop; must fail");
   sub->callback([flags, exit_code] {

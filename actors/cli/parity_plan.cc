@@ -67,6 +67,15 @@ std::vector<Placement> WithRanks(const std::vector<Placement>& placements,
   return all;
 }
 
+Status CheckHops(const std::vector<Placement>& placements) {
+  for (const Placement& placement : placements) {
+    if (placement.num_stages() > 1) return OkStatus();
+  }
+  return InvalidArgument(
+      "--canary: a single stage has no hop where a bit could flip, expected "
+      "--pp with 2 or more");
+}
+
 std::string CutName(const Placement& placement) {
   std::string name = fmt::format("pp={}", placement.num_stages());
   if (placement.num_stages() > 1) name += " cut=";

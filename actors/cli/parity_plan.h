@@ -20,6 +20,9 @@ namespace baton {
 [[nodiscard]] std::vector<Placement> WithRanks(
     const std::vector<Placement>& placements, const std::vector<int>& ranks);
 
+// InvalidArgument: no placement has rows that go from stage to stage.
+[[nodiscard]] Status CheckHops(const std::vector<Placement>& placements);
+
 // "pp=3 cut=2,4", with " tp=2" behind it where stages have ranks.
 [[nodiscard]] std::string CutName(const Placement& placement);
 

@@ -174,6 +174,7 @@ class Server {
     options.on_load_progress = [this](int index, int64_t done, int64_t total) {
       OnProgress(index, done, total);
     };
+    options.stops = &Interrupted;
     BATON_ASSIGN_OR_RETURN(stages_, LocalStages::Start(options));
     return OkStatus();
   }
@@ -199,37 +200,58 @@ class Server {
     return status;
   }
 
-  Status WaitUntilServing() {
-    const absl::Time start = absl::Now();
-    std::string said;
-    // The answer outlives this call.
-    struct Answer {
-      absl::Mutex mutex;
-      std::optional<Status> status ABSL_GUARDED_BY(mutex);
-    };
+  // The controller's answer to whether it serves, once it is there. Outlives
+  // the call that asks.
+  struct Answer {
+    absl::Mutex mutex;
+    std::optional<Status> status ABSL_GUARDED_BY(mutex);
+
+    std::optional<Status> Get() {
+      absl::MutexLock lock(&mutex);
+      return status;
+    }
+  };
+  std::shared_ptr<Answer> AskWhetherServing() {
     auto answer = std::make_shared<Answer>();
     controller_->ref().Tell(
         AwaitServing{Reply<Done>([answer](StatusOr<Done> done) {
           absl::MutexLock lock(&answer->mutex);
           answer->status = done.status();
         })});
+    return answer;
+  }
+
+  // Whether a start that failed so is no reason to end: stages of other
+  // processes come back, and the controller tries again, for a join deadline.
+  [[nodiscard]] bool MayStartLater(const Status& failure) {
+    if (Interrupted()) return true;  // it failed for that
+    if (embedded() || (failure.code() != StatusCode::kUnavailable &&
+                       failure.code() != StatusCode::kDeadlineExceeded)) {
+      return false;
+    }
+    const absl::Time now = absl::Now();
+    if (!failed_since_.has_value()) failed_since_ = now;
+    return now - *failed_since_ <= config_.join_deadline;
+  }
+
+  Status WaitUntilServing() {
+    absl::Time waiting_since = absl::Now();
+    std::string said;
+    std::shared_ptr<Answer> answer = AskWhetherServing();
     while (!Interrupted()) {
       const ControllerStatus status = Watch();
-      {
-        absl::MutexLock lock(&answer->mutex);
-        if (answer->status.has_value() && !answer->status->ok()) {
-          return *answer->status;
-        }
+      if (const std::optional<Status> ended = answer->Get();
+          ended.has_value() && !ended->ok()) {
+        if (!MayStartLater(*ended)) return *ended;
+        answer = AskWhetherServing();
       }
       if (status.state == ControllerState::kServing) {
-        Say("serving {} on {} ({} stages, {} passes, {} KV tokens, {})",
-            gateway_->facts().name, server_->address(),
-            status.placement.num_stages(), status.placement.passes,
-            gateway_->facts().kv_tokens, gateway_->facts().dtype);
+        SayServing(status);
         return OkStatus();
       }
-      if (status.state == ControllerState::kWaiting &&
-          absl::Now() - start > config_.join_deadline) {
+      if (status.state != ControllerState::kWaiting) {
+        waiting_since = absl::Now();
+      } else if (absl::Now() - waiting_since > config_.join_deadline) {
         return DeadlineExceeded("after {}: {}",
                                 absl::FormatDuration(config_.join_deadline),
                                 status.detail);
@@ -242,6 +264,13 @@ class Server {
       WaitForSignal(kPollMs);
     }
     return OkStatus();
+  }
+
+  void SayServing(const ControllerStatus& status) const {
+    Say("serving {} on {} ({} stages, {} passes, {} KV tokens, {})",
+        gateway_->facts().name, server_->address(),
+        status.placement.num_stages(), status.placement.passes,
+        gateway_->facts().kv_tokens, gateway_->facts().dtype);
   }
 
   void Stop() {
@@ -263,6 +292,7 @@ class Server {
   const Flags flags_;
   const ServeConfig config_;
   bool serving_ = false;
+  std::optional<absl::Time> failed_since_;  // the first start that failed
   absl::Mutex progress_mutex_;
   absl::Time progressed_ ABSL_GUARDED_BY(progress_mutex_) =
       absl::InfinitePast();
@@ -289,8 +319,10 @@ void AddFlags(CLI::App& sub, Flags& flags) {
       ->check(CLI::IsMember({1, 2, 4, 8}))
       ->excludes(config);
   sub.add_option("--listen", flags.listen,
-                 "HOST:PORT of the front; port 0: any free one");
-  sub.add_option("--metrics", flags.metrics, "HOST:PORT for Prometheus");
+                 "HOST:PORT of the front; port 0: any free one")
+      ->check(AddressProblem);
+  sub.add_option("--metrics", flags.metrics, "HOST:PORT for Prometheus")
+      ->check(AddressProblem);
   sub.add_option("--name", flags.name,
                  "what the model is served as; default: the directory's name");
   sub.add_option("--dtype", flags.dtype, "bf16 or f32")

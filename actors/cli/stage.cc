@@ -116,6 +116,7 @@ class Host {
                                                     int64_t total) {
       s->OnLoadProgress(done, total);
     };
+    options.stops = &Interrupted;
     BATON_ASSIGN_OR_RETURN(host_, StageHost::Start(std::move(options)));
     service_->SetStage(host_->stage());
     BATON_ASSIGN_OR_RETURN(server_,
@@ -234,13 +235,15 @@ void AddStage(CLI::App& app, int* exit_code) {
   CLI::App* sub = app.add_subcommand(
       "stage", "Lend this machine to a controller as one stage");
   sub->add_option("--controller", flags->controller, "HOST:PORT of baton serve")
-      ->required();
+      ->required()
+      ->check(AddressProblem);
   sub->add_option("--name", flags->name,
                   "the stage's name in the controller's config")
       ->required();
   sub->add_option("--listen", flags->listen,
                   "HOST:PORT the controller calls; port 0: any free one")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(AddressProblem);
   sub->add_option("--device", flags->device, "cpu, cuda or cuda:N");
   sub->add_option("--gpu-path", flags->gpu_path,
                   "between GPUs: best, direct, nccl or host")
@@ -253,7 +256,8 @@ void AddStage(CLI::App& app, int* exit_code) {
   sub->add_option("--transports", flags->ucx_transports,
                   "UCX transports, such as tcp,self; default: UCX chooses");
   sub->add_option("--metrics", flags->metrics,
-                  "HOST:PORT for Prometheus; default: none");
+                  "HOST:PORT for Prometheus; default: none")
+      ->check(AddressProblem);
   sub->callback([flags, exit_code] {
     SetLogNode("stage:" + flags->name);
     CatchSignals();

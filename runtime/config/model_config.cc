@@ -98,9 +98,10 @@ StatusOr<int64_t> ModelConfig::SizeOr(const std::string& key,
 StatusOr<double> ModelConfig::Number(const std::string& key) const {
   BATON_ASSIGN_OR_RETURN(const json* value,
                          Require(json_->root, key, json_->where));
-  if (!value->is_number() || !std::isfinite(value->get<double>())) {
-    return InvalidArgument("{}: {} is {}, expected a number", json_->where, key,
-                           Brief(*value));
+  // Layers compute with it in f32.
+  if (!value->is_number() || !std::isfinite(value->get<float>())) {
+    return InvalidArgument("{}: {} is {}, expected a number that fits f32",
+                           json_->where, key, Brief(*value));
   }
   return value->get<double>();
 }
@@ -173,6 +174,14 @@ Status ModelConfig::RequireOff(const std::string& key) const {
   if (value == nullptr || IsOff(*value)) return OkStatus();
   return InvalidArgument("{}: {} is {}, which this decoder does not do",
                          json_->where, key, Brief(*value));
+}
+
+Status ModelConfig::RequireAllOff(const std::string& prefix) const {
+  for (const auto& item : json_->root.items()) {
+    if (!item.key().starts_with(prefix)) continue;
+    BATON_RETURN_IF_ERROR(RequireOff(item.key()));
+  }
+  return OkStatus();
 }
 
 Status ModelConfig::RequireText(const std::string& key,

@@ -64,6 +64,7 @@ class ModelConfig {
   [[nodiscard]] StatusOr<int64_t> Size(const std::string& key) const;
   [[nodiscard]] StatusOr<int64_t> SizeOr(const std::string& key,
                                          int64_t fallback) const;
+  // A number that is finite in f32 too.
   [[nodiscard]] StatusOr<double> Number(const std::string& key) const;
   [[nodiscard]] StatusOr<bool> BoolOr(const std::string& key,
                                       bool fallback) const;
@@ -84,6 +85,8 @@ class ModelConfig {
   // Refuses maths this decoder does not do. InvalidArgument, names the key.
   // The key must be absent, null, false, 0, "", or an empty list or map.
   [[nodiscard]] Status RequireOff(const std::string& key) const;
+  // The same of every key that begins with `prefix`.
+  [[nodiscard]] Status RequireAllOff(const std::string& prefix) const;
   // The key must be absent or equal.
   [[nodiscard]] Status RequireText(const std::string& key,
                                    const std::string& value) const;

@@ -67,23 +67,6 @@ class Value {
     return value;
   }
 
-  // HOST:PORT.
-  [[nodiscard]] StatusOr<std::string> Address() const {
-    BATON_ASSIGN_OR_RETURN(std::string text, Text());
-    const size_t colon = text.rfind(':');
-    int port = -1;
-    if (colon != std::string::npos && colon > 0) {
-      const char* end = text.data() + text.size();
-      const auto [stop, error] =
-          std::from_chars(text.data() + colon + 1, end, port);
-      if (error != std::errc() || stop != end) port = -1;
-    }
-    if (port < 0 || port > 65535) {
-      return Error("{}: expected HOST:PORT, found \"{}\"", key_, text);
-    }
-    return text;
-  }
-
  private:
   YAML::Node node_;
   const std::string& file_;
@@ -124,9 +107,6 @@ Setter Into(Get get, T* to) {
 }
 Setter TextInto(std::string* to) {
   return Into([](const Value& v) { return v.Text(); }, to);
-}
-Setter AddressInto(std::string* to) {
-  return Into([](const Value& v) { return v.Address(); }, to);
 }
 Setter DurationInto(absl::Duration* to) {
   return Into([](const Value& v) { return v.Duration(); }, to);
@@ -245,8 +225,8 @@ Status ReadServeConfig(const Value& root, ServeConfig& config) {
       {{"checkpoint", TextInto(&config.checkpoint)},
        {"route", ParsedInto(&ParseRoute, &config.route)},
        {"dtype", ParsedInto(&ParseComputeDType, &config.dtype)},
-       {"listen", AddressInto(&config.listen)},
-       {"metrics_listen", AddressInto(&config.metrics_listen)},
+       {"listen", ParsedInto(&ParseAddress, &config.listen)},
+       {"metrics_listen", ParsedInto(&ParseAddress, &config.metrics_listen)},
        {"stages",
         [&config](const Value& v) { return ReadStages(v, config.stages); }},
        {"kv_tokens", IntegerInto(&config.kv_tokens, 1, kMaxKvTokens)},
@@ -267,6 +247,21 @@ Status ReadServeConfig(const Value& root, ServeConfig& config) {
 }
 
 }  // namespace
+
+StatusOr<std::string> ParseAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  int port = -1;
+  if (colon != std::string::npos && colon > 0) {
+    const char* end = text.data() + text.size();
+    const auto [stop, error] =
+        std::from_chars(text.data() + colon + 1, end, port);
+    if (error != std::errc() || stop != end) port = -1;
+  }
+  if (port < 0 || port > 65535) {
+    return InvalidArgument("expected HOST:PORT, found \"{}\"", text);
+  }
+  return text;
+}
 
 std::string_view Name(RouteKind kind) {
   switch (kind) {

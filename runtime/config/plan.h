@@ -33,6 +33,9 @@ enum class RouteKind {
 [[nodiscard]] StatusOr<RouteKind> ParseRoute(const std::string& text);
 // "bf16" or "f32": what decoders compute in.
 [[nodiscard]] StatusOr<DType> ParseComputeDType(const std::string& text);
+// HOST:PORT, as it is. InvalidArgument: no host, or a port that is no number up
+// to 65535.
+[[nodiscard]] StatusOr<std::string> ParseAddress(const std::string& text);
 
 struct StagePlacement {
   std::string name;

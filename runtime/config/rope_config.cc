@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/rope_config.h"
 
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <vector>
+
 #include "runtime/config/json.h"
 
 namespace baton {
@@ -10,6 +15,22 @@ using nlohmann::json;
 
 constexpr double kLeast = 1e-9;
 constexpr double kMost = 1e15;
+
+struct KeysOfType {
+  std::string_view type;
+  std::span<const std::string_view> keys;
+};
+constexpr std::string_view kLlama3Keys[] = {"factor", "low_freq_factor",
+                                            "high_freq_factor",
+                                            "original_max_position_embeddings"};
+constexpr std::string_view kYarnKeys[] = {
+    "factor",           "original_max_position_embeddings",
+    "beta_fast",        "beta_slow",
+    "attention_factor", "mscale",
+    "mscale_all_dim",   "truncate"};
+// Besides those that all types have.
+constexpr KeysOfType kKeysOfTypes[] = {{"llama3", kLlama3Keys},
+                                       {"yarn", kYarnKeys}};
 
 // One of the objects that hold rotary parameters, with its place for errors.
 struct Section {
@@ -156,6 +177,25 @@ Status ReadFrequencyType(const Section& root, RopeConfig& rope) {
   return OkStatus();
 }
 
+// Anything else in the section would be left out of the maths. Null is absent.
+Status RefuseOthers(const Section& section, const std::string& type) {
+  std::vector<std::string_view> known = {"rope_type", "type", "rope_theta",
+                                         "partial_rotary_factor"};
+  for (const auto& [of, keys] : kKeysOfTypes) {
+    if (of == type) known.insert(known.end(), keys.begin(), keys.end());
+  }
+  for (const auto& item : section.object.items()) {
+    if (item.value().is_null() ||
+        std::find(known.begin(), known.end(), item.key()) != known.end()) {
+      continue;
+    }
+    return InvalidArgument("{}: {} is {}, which rope_type \"{}\" does not have",
+                           section.where, item.key(), Brief(item.value()),
+                           type);
+  }
+  return OkStatus();
+}
+
 // Layers that share one rotation rotate whole heads; a file that asks for
 // anything else is refused.
 Status RefusePartial(const Section& section) {
@@ -172,18 +212,17 @@ StatusOr<RopeConfig> ReadSection(const Section& top, const Section& section) {
   BATON_ASSIGN_OR_RETURN(rope.theta, ReadTheta(top, section));
   BATON_RETURN_IF_ERROR(ReadFrequencyType(top, rope));
   BATON_ASSIGN_OR_RETURN(const std::string type, ReadType(section));
-  if (type == "default") return rope;
   if (type == "llama3") {
     BATON_RETURN_IF_ERROR(ReadLlama3(section, rope));
-    return rope;
-  }
-  if (type == "yarn") {
+  } else if (type == "yarn") {
     BATON_RETURN_IF_ERROR(ReadYarn(top, section, rope));
-    return rope;
+  } else if (type != "default") {
+    return InvalidArgument(
+        "{}: rope_type is \"{}\", expected default, llama3 or yarn",
+        section.where, type);
   }
-  return InvalidArgument(
-      "{}: rope_type is \"{}\", expected default, llama3 or yarn",
-      section.where, type);
+  BATON_RETURN_IF_ERROR(RefuseOthers(section, type));
+  return rope;
 }
 
 }  // namespace

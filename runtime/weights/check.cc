@@ -2,6 +2,7 @@
 #include "runtime/weights/check.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -61,6 +62,53 @@ std::string ProblemOf(const TensorDecl& decl, const FoundTensor& found,
   return "";
 }
 
+// What is wrong with a tensor that should repeat `entry`; empty: nothing.
+std::string ProblemOfRepeat(const TensorEntry& entry,
+                            const TensorEntry& repeat) {
+  const bool same =
+      repeat.dtype == entry.dtype && repeat.shape == entry.shape &&
+      std::memcmp(repeat.data, entry.data,
+                  entry.shape.NumElements() * SizeOf(entry.dtype)) == 0;
+  if (same) return "";
+  return fmt::format(
+      "contradictory: {} {}, but {} is used in its place and has other values",
+      repeat.name, ToString(repeat.shape), entry.name);
+}
+
+// Lines about each problem, once.
+class Problems {
+ public:
+  void Add(std::string problem) {
+    if (problem.empty() || !said_.insert(problem).second) return;
+    lines_.push_back(std::move(problem));
+  }
+  [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::unordered_set<std::string> said_;
+  std::vector<std::string> lines_;
+};
+
+// Stacks, `known` for some of their rows, where other rows are tensors of their
+// own as well: either could be meant.
+void AddHalfUsedStacks(std::span<const TensorEntry> tensors,
+                       std::span<const TensorDecl> declared,
+                       const std::unordered_set<std::string>& known,
+                       Problems& problems) {
+  std::unordered_set<std::string> told;
+  for (const TensorDecl& decl : declared) {
+    if (!decl.elsewhere.has_value()) continue;
+    const std::string& stack = decl.elsewhere->name;
+    if (!known.contains(stack) || FindTensor(tensors, stack) == nullptr ||
+        FindTensor(tensors, decl.name) == nullptr ||
+        !told.insert(stack).second) {
+      continue;
+    }
+    problems.Add(fmt::format("twice: {} {} and among the rows of {}", decl.name,
+                             ToString(decl.shape), stack));
+  }
+}
+
 std::string Summary(const std::vector<std::string>& problems) {
   const size_t listed = std::min(problems.size(), kMaxListed);
   std::string text = fmt::format("{} tensors are not as the decoder declares:",
@@ -114,25 +162,29 @@ FoundTensor FindDeclared(std::span<const TensorEntry> tensors,
 
 Status CheckTensors(std::span<const TensorEntry> tensors,
                     std::span<const TensorDecl> declared) {
-  std::vector<std::string> problems;
-  std::unordered_set<std::string> known, said;
+  Problems problems;
+  std::unordered_set<std::string> known;
   const TensorEntry* sample = Sample(tensors, declared);
   for (const TensorDecl& decl : declared) {
     const FoundTensor found = FindDeclared(tensors, decl);
     known.insert(found.entry == nullptr ? decl.name : found.entry->name);
-    if (!decl.repeated_as.empty()) known.insert(decl.repeated_as);
     std::string problem = ProblemOf(decl, found, sample);
+    const TensorEntry* repeat = FindTensor(tensors, decl.repeated_as);
+    if (repeat != nullptr) {
+      known.insert(repeat->name);
+      if (problem.empty()) problem = ProblemOfRepeat(*found.entry, *repeat);
+    }
     // A stacked tensor is found once for each declared one that is in it.
-    if (problem.empty() || !said.insert(problem).second) continue;
-    problems.push_back(std::move(problem));
+    problems.Add(std::move(problem));
   }
+  AddHalfUsedStacks(tensors, declared, known, problems);
   for (const TensorEntry& entry : tensors) {
     if (known.contains(entry.name) || IsIgnored(entry.name)) continue;
-    problems.push_back(fmt::format("unexpected: {} {} in {}", entry.name,
-                                   ToString(entry.shape), entry.file));
+    problems.Add(fmt::format("unexpected: {} {} in {}", entry.name,
+                             ToString(entry.shape), entry.file));
   }
-  if (problems.empty()) return OkStatus();
-  return InvalidArgument("{}", Summary(problems));
+  if (problems.lines().empty()) return OkStatus();
+  return InvalidArgument("{}", Summary(problems.lines()));
 }
 
 }  // namespace baton

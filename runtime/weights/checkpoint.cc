@@ -20,9 +20,10 @@ constexpr int64_t kMaxIndexBytes = 100 << 20;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
+// Also of a link to nothing, so that opening it says what is wrong.
 bool Exists(const std::string& path) {
   struct stat info = {};
-  return ::stat(path.c_str(), &info) == 0;
+  return ::lstat(path.c_str(), &info) == 0;
 }
 
 // Empty if there is no generation_config.json, or no ids in it.

@@ -12,6 +12,9 @@
 namespace baton {
 namespace {
 
+// Opening a FIFO must not wait for its writer.
+constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+
 // An open file; closes itself.
 class Descriptor {
  public:
@@ -30,7 +33,11 @@ class Descriptor {
 Status FromErrno(const std::string& path, const char* doing) {
   const int error = errno;
   if (error == ENOENT || error == ENOTDIR) {
-    return NotFound("{}: no such file", path);
+    struct stat info = {};
+    const bool link = ::lstat(path.c_str(), &info) == 0;
+    return NotFound(
+        "{}: {}", path,
+        link ? "a link to a file that is not there" : "no such file");
   }
   return Internal("{}: {}: {}", path, doing, std::strerror(error));
 }
@@ -47,7 +54,7 @@ StatusOr<int64_t> SizeOfFile(const Descriptor& file, const std::string& path) {
 }  // namespace
 
 StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(::open(path.c_str(), kOpenFlags));
   BATON_ASSIGN_OR_RETURN(const int64_t size, SizeOfFile(file, path));
   if (size == 0) return MappedFile({});  // an empty mapping is an error
   void* data =
@@ -76,7 +83,7 @@ void DropMappedPages(std::span<const std::byte> bytes) {
 }
 
 StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(::open(path.c_str(), kOpenFlags));
   BATON_ASSIGN_OR_RETURN(const int64_t size, SizeOfFile(file, path));
   if (size > max_bytes) {
     return InvalidArgument("{}: {} bytes, at most {} are read", path, size,

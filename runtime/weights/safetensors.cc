@@ -17,6 +17,8 @@ using nlohmann::json;
 constexpr int64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr size_t kMaxNameBytes = 512;
+// What a repository has instead of a large file that was not fetched.
+constexpr std::string_view kLfsPointer = "version https://git-lfs.";
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 
 // Types of the format that are no damage, but that nothing here can compute.
@@ -132,12 +134,19 @@ StatusOr<std::string_view> HeaderText(std::span<const std::byte> file,
   for (int i = 0; i < kLengthBytes; ++i) {
     length |= std::to_integer<uint64_t>(file[i]) << (8 * i);
   }
+  const std::string_view all(reinterpret_cast<const char*>(file.data()),
+                             file.size());
+  if (all.starts_with(kLfsPointer)) {
+    return DataLoss(
+        "{}: a Git LFS pointer instead of the weights: `git lfs pull` brings "
+        "them",
+        where);
+  }
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
     return DataLoss("{}: header of {} bytes in a file of {}", where, length,
                     file.size());
   }
-  return std::string_view(
-      reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
+  return all.substr(kLengthBytes, length);
 }
 
 Status CheckMetadata(const json& value, const std::string& where) {

@@ -81,8 +81,8 @@ struct TensorDecl {
   TensorSplit split = {};  // of its rows, and columns of rank 2
   // Where a file without this name may have it: `shape` is rank 2 then.
   std::optional<TensorRows> elsewhere = std::nullopt;
-  // A tensor that files may have too and that is not read, since it repeats
-  // this one; empty: none.
+  // A tensor that files may have too and that is not read, since it must repeat
+  // this one bit for bit; empty: none.
   std::string repeated_as = {};
 };
 
@@ -115,8 +115,8 @@ class WeightSource {
   // stay resident. It can still be read.
   virtual void Drop(const TensorDecl& decl) const {}
   // Compares what there is with what a decoder declares. InvalidArgument: lists
-  // every missing, unexpected, misshapen or wrongly typed tensor by name, up to
-  // 20 (`*.rotary_emb.*` and names with "projector" are ignored). All tensors
+  // every missing, unexpected, misshapen, wrongly typed or contradictory tensor
+  // by name, up to 20 (`*.rotary_emb.*` and names with "projector" are ignored). All tensors
   // but the one-element ones and those kept as kFloats must have one type, F32
   // or BF16.
   [[nodiscard]] virtual Status Check(

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
 
 #include "tests/testing/fake_controller.h"
@@ -26,9 +27,13 @@ struct SetClock : public Clock {
 
 struct FakePeer : public StagePeer {
   PeerEvents events;
+  std::function<void()> on_close;
   bool closed = false;
   StageRef ref() override { return {}; }
-  void Close() override { closed = true; }
+  void Close() override {
+    closed = true;
+    if (on_close) on_close();
+  }
 };
 
 class RegistrarActorTest : public ::testing::Test {
@@ -127,6 +132,16 @@ TEST_F(RegistrarActorTest, ReportsABrokenPeerAtOnce) {
   EXPECT_THAT(Renew("a", 1), StatusIs(StatusCode::kFailedPrecondition));
   JoinWholly("a", 2);  // the name is free
   EXPECT_THAT(*lease_, IsOk());
+}
+
+// Calls to it that are cancelled then would tell of that, and a start that
+// failed so counts as final.
+TEST_F(RegistrarActorTest, ReportsALossBeforeItCancelsCalls) {
+  JoinWholly("a", 1);
+  std::optional<size_t> lost_at_close;
+  peers_[0]->on_close = [&] { lost_at_close = controller_->lost.size(); };
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(lost_at_close, 1u);
 }
 
 TEST_F(RegistrarActorTest, ReportsAStageThatStopsRenewing) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "tests/testing/manual_pipeline.h"
 #include "tests/testing/status_matchers.h"
@@ -30,6 +31,7 @@ class StageActorTest : public ::testing::Test {
     };
     options.on_step_done = [this](StepDone d) { done_.push_back(d.result); };
     options.on_failed = [this](StageFailed f) { failed_.push_back(f.status); };
+    options.stops = [this] { return ++asked_ > stop_after_; };
     actor_ = *StageActor::Create(executor_, std::move(options));
     DataPlaneEvents events;
     events.on_packet = [this](Packet p) { sent_.push_back(p.header); };
@@ -141,11 +143,24 @@ class StageActorTest : public ::testing::Test {
   std::vector<StepResult> done_;
   std::vector<Status> failed_;
   std::vector<PacketHeader> sent_;
+  int asked_ = 0;  // whether to stop loading
+  int stop_after_ = std::numeric_limits<int>::max();
 };
 
 TEST_F(StageActorTest, RefusesToConnectBeforeLoad) {
   EXPECT_THAT(Connect(1), StatusIs(StatusCode::kFailedPrecondition,
                                    HasSubstr("nothing loaded")));
+}
+
+TEST_F(StageActorTest, GivesALoadUpWhenTheProcessIsToEnd) {
+  stop_after_ = 3;
+  EXPECT_THAT(Load(), StatusIs(StatusCode::kUnavailable,
+                               HasSubstr("the process is to end")));
+  EXPECT_EQ(asked_, 4) << "what comes after is not read";
+  EXPECT_THAT(Connect(1), StatusIs(StatusCode::kFailedPrecondition));
+  stop_after_ = std::numeric_limits<int>::max();
+  EXPECT_THAT(Load(), testing::IsOk());
+  EXPECT_GT(asked_, 20);
 }
 
 TEST_F(StageActorTest, IgnoresARoundBeforeItIsConnected) {

@@ -116,13 +116,14 @@ GenerateCall LongCall(uint32_t max_tokens) {
 }
 
 TwoStages::TwoStages(const std::string& checkpoint,
-                     std::vector<std::string> extra, const std::string& listen)
+                     std::vector<std::string> extra,
+                     const std::string& deadlines)
     : args_(std::move(extra)) {
   folder_.Write("plan.yaml", "checkpoint: " + checkpoint +
-                                 "\nstages: [{name: a}, {name: b}]\n"
-                                 "lease: 1s\nstep_deadline: 10s\n");
+                                 "\nstages: [{name: a}, {name: b}]\n" +
+                                 deadlines);
   args_.insert(args_.begin(), {"--config", folder_.path() + "/plan.yaml"});
-  Launch(listen);
+  Launch("127.0.0.1:0");
 }
 
 void TwoStages::Launch(const std::string& listen) {

@@ -69,9 +69,10 @@ class Running {
 // serve with two stages a and b in processes of their own.
 class TwoStages {
  public:
-  // `extra`: more arguments of serve. Waits until it listens.
+  // `extra`: more arguments of serve; `deadlines`: lines of its config. Waits
+  // until it listens.
   TwoStages(const std::string& checkpoint, std::vector<std::string> extra,
-            const std::string& listen = "127.0.0.1:0");
+            const std::string& deadlines = "lease: 1s\nstep_deadline: 10s\n");
 
   void StartStage(const std::string& name);
   void StartBoth();

@@ -131,6 +131,20 @@ TEST_F(LossTest, ADrainFinishesWhatRuns) {
   EXPECT_EQ(pipeline_->serve().WaitForExit(), 0) << pipeline_->serve().output();
 }
 
+// A first start that a stage holds up is tried again.
+TEST(FirstStartTest, OutlivesAStageThatDoesNotLoadInTime) {
+  TwoStages pipeline(kTiny, {}, "load_deadline: 2s\nlease: 60s\n");
+  pipeline.StartStage("a");
+  ASSERT_TRUE(pipeline.stage("a").WaitFor("stage.joined").has_value());
+  pipeline.stage("a").Signal(SIGSTOP);
+  pipeline.StartStage("b");
+  ASSERT_TRUE(pipeline.serve().WaitFor("controller.start_failed").has_value());
+  pipeline.stage("a").Signal(SIGCONT);
+  EXPECT_TRUE(Client(pipeline.address()).AwaitHealth(true).healthy())
+      << pipeline.serve().output();
+  EXPECT_TRUE(pipeline.serve().WaitFor("serving nanbeige").has_value());
+}
+
 TEST(JoinTest, RefusesAnotherProtocolAndBuild) {
   TwoStages pipeline(kTiny, {});
   Client client(pipeline.address());

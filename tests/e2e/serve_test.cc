@@ -5,9 +5,11 @@
 #include <signal.h>
 
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "actors/version.h"
 #include "actors/wire.h"
+#include "runtime/weights/safetensors.h"
 #include "tests/e2e/pipeline.h"
 #include "tests/testing/status_matchers.h"
 
@@ -156,6 +158,34 @@ TEST(CommandLineTest, ExitsWithTwoOnWrongUsage) {
   EXPECT_EQ(RunBaton({"--help"}).exit_code, 0);
 }
 
+// gRPC would choose a port for the one left out, and wrap the large one around.
+TEST(CommandLineTest, RefusesAddressesThatAreNotHostAndPort) {
+  for (const char* address : {"127.0.0.1", "127.0.0.1:99999", "127.0.0.1:x"}) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{
+             {"serve", kTiny, "--listen"},
+             {"serve", kTiny, "--metrics"},
+             {"stage", "--name", "a", "--controller"},
+             {"stage", "--name", "a", "--controller", "h:1", "--listen"},
+             {"generate", "--ids", "1", "--server"}}) {
+      std::vector<std::string> line = command;
+      line.emplace_back(address);
+      const Ran ran = RunBaton(line);
+      EXPECT_EQ(ran.exit_code, 2) << ran.output;
+      EXPECT_THAT(ran.output,
+                  HasSubstr(fmt::format("{}: expected HOST:PORT, found \"{}\"",
+                                        command.back(), address)));
+    }
+  }
+}
+
+TEST(CommandLineTest, RefusesACanaryWithoutAHop) {
+  const Ran ran = RunBaton({"parity", kTiny, "--pp", "1", "--canary"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.output, HasSubstr("--canary"));
+  EXPECT_EQ(RunBaton({"parity", kTiny, "--max-tokens", "-1"}).exit_code, 2);
+}
+
 TEST(CommandLineTest, RefusesACheckpointWithoutWeights) {
   const Ran ran =
       RunBaton({"serve", BATON_SOURCE_DIR "/tests/configs/apertus-8b"});
@@ -198,6 +228,32 @@ TEST(CommandLineTest, InspectsWhatEachRankHolds) {
   EXPECT_THAT(refused.output,
               HasSubstr("q_k_v_proj.weight [240,64]: 6 equal parts do not "
                         "divide among 4 ranks"));
+}
+
+// The tiny checkpoint with one element of the final norm that is no number.
+TempFolder Damaged() {
+  TempFolder folder;
+  const std::string tiny = kTiny;
+  folder.Write("config.json", ReadBytes(tiny + "/config.json"));
+  std::string bytes = ReadBytes(tiny + "/model.safetensors");
+  const auto tensors = ParseSafetensors(std::as_bytes(std::span(bytes)), tiny);
+  for (const SafetensorsTensor& tensor : tensors.value()) {
+    if (tensor.name != "model.norm.weight") continue;
+    const auto* data = reinterpret_cast<const char*>(tensor.data.data());
+    bytes.replace(static_cast<size_t>(data - bytes.data()), 2, "\xc0\x7f");
+  }
+  folder.Write("model.safetensors", bytes);
+  return folder;
+}
+
+TEST(DamagedWeightsTest, EndTheRequestInsteadOfMakingUpTokens) {
+  const TempFolder folder = Damaged();
+  Process serve({"serve", folder.path(), "--listen", "127.0.0.1:0"});
+  const std::string address = serve.WaitFor("listening on ").value_or("");
+  ASSERT_TRUE(serve.WaitFor("serving ").has_value()) << serve.output();
+  EXPECT_THAT(Running(address, LongCall(8)).End(),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("not finite")));
+  EXPECT_TRUE(Client(address).AwaitUsedTokens(0, absl::Seconds(10)));
 }
 
 TEST(DisconnectTest, FreesThePagesOfAClientThatLeft) {

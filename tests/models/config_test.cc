@@ -61,6 +61,9 @@ constexpr Refusal kRefusals[] = {
     {"arcee", "tie_word_embeddings", "true"},
     {"arcee", "head_dim", "15"},
     {"arcee", "model_type", "\"arcee_kda\""},
+    {"arcee", "rms_norm_eps", "0"},
+    {"arcee", "rms_norm_eps", "1e-60"},  // 0 in f32
+    {"arcee", "rms_norm_eps", "1e39"},   // not finite in f32
     {"exaone4-hybrid", "hidden_act", "\"gelu\""},
     {"exaone4-hybrid", "attention_bias", "true"},
     {"exaone4-hybrid", "quantization_config", "{\"quant_method\": \"gptq\"}"},
@@ -95,6 +98,8 @@ constexpr Refusal kRefusals[] = {
     {"nanbeige", "emb_neighbor_num", "2"},
     {"nanbeige", "emb_split_num", "2"},
     {"nanbeige", "ngram_vocab_size_ratio", "1.5"},
+    {"nanbeige", "ngram_orders", "[2, 3]"},
+    {"nanbeige", "mhc_num_streams", "4"},
     {"nanbeige", "insert_ngram_layer_idx", "[0]"},
     {"nanbeige", "pretraining_tp", "2"},
     {"nanbeige", "num_loops", "0"},

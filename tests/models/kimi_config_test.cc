@@ -84,6 +84,7 @@ constexpr Refusal kRefusals[] = {
      "quantization_config"},
     {"kimi-linear", "/q_lora_rank", "16", "q_lora_rank"},
     {"kimi-linear", "/rope_scaling", "{\"factor\": 2}", "rope_scaling"},
+    {"kimi-linear", "/routed_scaling_factor", "1e39", "routed_scaling_factor"},
     {"kimi-linear", "/sliding_window", "64", "sliding_window"},
     {"kimi-linear", "/mla_use_nope", "false", "mla_use_nope"},
     {"kimi-linear", "/moe_renormalize", "false", "moe_renormalize"},

@@ -127,9 +127,9 @@ TEST(TiedHeadTest, MayBeInTheFileOnceMore) {
       tiny.decoder->tensors(tiny.config()).value();
   std::vector<TensorEntry> tensors(tiny.files->tensors().begin(),
                                    tiny.files->tensors().end());
-  tensors.insert(
-      tensors.begin(),
-      {.name = "lm_head.weight", .dtype = DType::kBF16, .shape = {311, 60}});
+  TensorEntry head = *FindTensor(tensors, "model.embed_tokens.weight");
+  head.name = "lm_head.weight";
+  tensors.insert(tensors.begin(), head);
   EXPECT_TRUE(CheckTensors(tensors, declared).ok());
   tensors.front().name = "head.weight";
   EXPECT_THAT(Message(CheckTensors(tensors, declared)),

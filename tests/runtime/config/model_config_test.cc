@@ -289,6 +289,24 @@ TEST(RopeConfigTest, RefusesLlama3FactorsOutOfRange) {
   }
 }
 
+// It would be left out of the maths.
+TEST(RopeConfigTest, RefusesKeysThatTheTypeDoesNotHave) {
+  const std::string llama3 =
+      R"("type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4)";
+  const std::string yarn = R"("type":"yarn","factor":4)";
+  const std::pair<std::string, const char*> cases[] = {
+      {llama3 + kLength + R"(,"attention_factor":1.5)", "attention_factor"},
+      {yarn + kLength + R"(,"extrapolation_factor":2)", "extrapolation_factor"},
+      {R"("type":"default","factor":8)", "factor"},
+      {R"("mrope_section":[16,24,24])", "mrope_section"}};
+  for (const auto& [keys, key] : cases) {
+    EXPECT_THAT(Scaled(keys),
+                StatusIs(StatusCode::kInvalidArgument,
+                         HasSubstr(fmt::format("rope_scaling: {} is ", key))));
+  }
+  EXPECT_THAT(Scaled(llama3 + kLength + R"(,"attention_factor":null)"), IsOk());
+}
+
 TEST(RopeConfigTest, RefusesYarnFactorsOutOfRange) {
   const std::string yarn = R"("type":"yarn","factor":4)";
   EXPECT_THAT(Scaled(yarn + kLength), IsOk());

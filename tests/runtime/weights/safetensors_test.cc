@@ -68,6 +68,13 @@ TEST(SafetensorsTest, RefusesAHeaderLengthThatLies) {
               StatusIs(StatusCode::kDataLoss, HasSubstr("JSON")));
 }
 
+TEST(SafetensorsTest, KnowsAPointerInPlaceOfTheFile) {
+  EXPECT_THAT(Parse("version https://git-lfs.github.com/spec/v1\n"
+                    "oid sha256:5e1f\nsize 16060522752\n"),
+              StatusIs(StatusCode::kDataLoss,
+                       HasSubstr("f.safetensors: a Git LFS pointer")));
+}
+
 TEST(SafetensorsTest, RefusesATruncatedFile) {
   std::string bytes = SafetensorsBuilder().AddBf16("w", {2, 2}).Bytes();
   bytes.pop_back();
