@@ -140,7 +140,7 @@ Status ControllerHost::WaitUntilServing(absl::Duration timeout) {
     Status status;
   };
   auto state = std::make_shared<State>();
-  ref_.Tell(AwaitServing{Reply<Done>([state](StatusOr<Done> answer) {
+  ref_.Tell(AwaitServing{Reply<Done>([state](const StatusOr<Done>& answer) {
     state->status = answer.status();
     state->done.Notify();
   })});
@@ -168,7 +168,7 @@ void ControllerHost::Drain(absl::Duration timeout) {
   absl::Notification done;
   DrainController drain;
   drain.deadline = absl::Now() + timeout;
-  drain.reply = Reply<Done>([&](StatusOr<Done>) { done.Notify(); });
+  drain.reply = Reply<Done>([&](const StatusOr<Done>&) { done.Notify(); });
   ref_.Tell(std::move(drain));
   done.WaitForNotification();
 }

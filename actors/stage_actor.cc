@@ -67,8 +67,8 @@ StatusOr<std::unique_ptr<StageActor>> StageActor::Create(Executor& executor,
       new StageActor(executor, std::move(options)));
   DataPlaneEvents events;
   events.on_packet = [a = actor.get()](Packet p) { a->OnPacket(std::move(p)); };
-  events.on_peer_lost = [a = actor.get()](StageId peer, Status status) {
-    a->OnPeerLost(peer, std::move(status));
+  events.on_peer_lost = [a = actor.get()](StageId peer, const Status& status) {
+    a->OnPeerLost(peer, status);
   };
   Device* device = actor->options_.devices[0].get();
   BATON_ASSIGN_OR_RETURN(actor->stream_, device->NewStream());
@@ -240,7 +240,7 @@ void StageActor::OnPacket(Packet packet) {
   Wake();
 }
 
-void StageActor::OnPeerLost(StageId peer, Status status) {
+void StageActor::OnPeerLost(StageId peer, const Status& status) {
   if (!session_.has_value() || session_->failed) return;
   Fail(Unavailable("stage {} lost its peer, stage {}: {}", options_.name,
                    peer.value(), Message(status)));

@@ -135,7 +135,7 @@ class StageActor
 
   StageActor(Executor& executor, StageOptions options);
   void OnPacket(Packet packet);
-  void OnPeerLost(StageId peer, Status status);
+  void OnPeerLost(StageId peer, const Status& status);
   void Fail(Status status);
   void DropSession();
   void Wake();

@@ -34,7 +34,7 @@ Status StageActor::Complete(Submitted visit, const ThreadTime& work) {
   step_seconds_.Observe(seconds);
   times_.busy_seconds += seconds;
   const double before = visit.host_seconds;
-  const Status status = HandOn(std::move(visit));
+  Status status = HandOn(std::move(visit));
   times_.host_seconds[static_cast<size_t>(
       times_.visits++ % StageTimes::kRecent)] = before + work.Seconds();
   return status;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ops/moe.h"
 
+#include <algorithm>
+
 #include "kernels/ops/activation.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -9,8 +11,7 @@ namespace {
 
 Tensor Chosen(Shape shape, const std::vector<int32_t>& experts) {
   Tensor tensor = Tensor::AllocateHost(DType::kI32, shape).value();
-  std::memcpy(tensor.view().data(), experts.data(),
-              experts.size() * sizeof(int32_t));
+  std::ranges::copy(experts, tensor.view().Row<int32_t>(0));
   return tensor;
 }
 

@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "runtime/weights/weight_source.h"
 
 namespace baton::testing {
 
-// Another source, watched and edited.
+// Another source, watched and edited. Thread: any, as for every source; what it
+// has noted is read once nobody loads any more.
 class EditedWeights : public WeightSource {
  public:
   // Changes a whole tensor's elements before its rows are handed out.
@@ -29,7 +31,7 @@ class EditedWeights : public WeightSource {
   }
   StatusOr<HostRows> Rows(const TensorDecl& decl, int64_t begin,
                           int64_t end) const override {
-    asked.insert(decl.name);
+    Note(decl.name, asked);
     if (hidden.count(decl.name)) return NotFound("no tensor {}", decl.name);
     if (edit_ == nullptr) return source_->Rows(decl, begin, end);
     BATON_ASSIGN_OR_RETURN(HostRows rows, source_->Rows(decl, begin, end));
@@ -51,7 +53,7 @@ class EditedWeights : public WeightSource {
     return edited;
   }
   void Drop(const TensorDecl& decl) const override {
-    dropped.insert(decl.name);
+    Note(decl.name, dropped);
     source_->Drop(decl);
   }
   Status Check(std::span<const TensorDecl> declared) const override {
@@ -59,8 +61,14 @@ class EditedWeights : public WeightSource {
   }
 
  private:
+  void Note(const std::string& name, std::set<std::string>& names) const {
+    absl::MutexLock lock(&mutex_);
+    names.insert(name);
+  }
+
   const WeightSource* source_;
   Edit edit_;
+  mutable absl::Mutex mutex_;  // ranks load at the same time
 };
 
 // Every element of every tensor is one value.
