@@ -122,8 +122,9 @@ TEST_F(RanksOfTest, AStageRefuseWhatDoesNotDivide) {
                 {"num_key_value_heads", 4, 8, ""},
                 {"vocab_size", 321, 2, "321 equal parts"},
                 {"hidden_size", 126, 4, "126 equal parts"},
-                {"intermediate_size", 96, 2, "sums over 96 inputs"},
-                {"head_dim", 12, 2, "sums over 96 inputs"},
+                {"intermediate_size", 96, 4, ""},
+                {"intermediate_size", 72, 2, "sums over 72 inputs"},
+                {"head_dim", 10, 4, "sums over 80 inputs"},
                 {"head_dim", 32, 3, "3 ranks"},
                 {"head_dim", 32, 16, "16 ranks"},
                 {"head_dim", 32, 0, "0 ranks"}};
@@ -204,9 +205,9 @@ TEST_F(RanksOfTest, AStageRefuseKimisPartsThatDoNotDivide) {
                  "layers.0.self_attn.q_proj.weight [192,128]: 6 equal parts"},
                 {{{"num_attention_heads", 6}, {"num_key_value_heads", 6}},
                  "layers.2.self_attn.q_proj.weight [192,128]: 6 equal parts"},
-                {{{"v_head_dim", 20}}, "sums over 160 inputs have 1 parts"},
-                {{{"moe_intermediate_size", 96}},
-                 "experts.0.w2.weight [128,96]: sums over 96 inputs"}};
+                {{{"v_head_dim", 18}}, "sums over 144 inputs have 2 parts"},
+                {{{"moe_intermediate_size", 80}},
+                 "experts.0.w2.weight [128,80]: sums over 80 inputs"}};
   for (const auto& c : kCases) {
     const Shared shared("kimi-linear", c.sizes);
     const Status status = Build(shared, 4).status();
