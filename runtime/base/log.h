@@ -25,7 +25,8 @@ void SetLogNode(std::string node);
 template <typename... Args>
 struct LogFormat {
   template <typename S>
-  consteval LogFormat(const S& s, const char* f = __builtin_FILE(),
+  consteval LogFormat(const S& s,  // NOLINT: converts
+                      const char* f = __builtin_FILE(),
                       int l = __builtin_LINE())
       : format(s), file(f), line(l) {}
   fmt::format_string<Args...> format;

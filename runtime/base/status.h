@@ -116,7 +116,9 @@ template <typename... Args>
 #define BATON_ASSIGN_OR_RETURN(left, expression)                       \
   BATON_ASSIGN_OR_RETURN_IMPL(BATON_CONCAT(baton_or_, __LINE__), left, \
                               expression)
+// NOLINTBEGIN(bugprone-macro-parentheses): `tmp` and `left` may be declarations
 #define BATON_ASSIGN_OR_RETURN_IMPL(tmp, left, expression) \
   auto tmp = (expression);                                 \
   if (!tmp.ok()) return std::move(tmp).status();           \
   left = std::move(tmp).value()
+// NOLINTEND(bugprone-macro-parentheses)

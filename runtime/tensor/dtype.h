@@ -35,7 +35,7 @@ enum class DType : uint8_t { kF32 = 1, kBF16 = 2, kI32 = 3 };
 
 // bfloat16 storage. Conversion from float rounds to nearest even and keeps
 // NaNs quiet; arithmetic is done in float.
-struct bf16 {
+struct bf16 {  // NOLINT: a lower-case name, as built-in types have
   uint16_t bits = 0;
 
   bf16() = default;
