@@ -13,10 +13,9 @@
 namespace baton::cpu {
 
 // Leaves of one size, as many as the tree takes.
-[[nodiscard]] inline bool LeavesFit(const PackedMatrix& weight) {
-  const int leaves = weight.leaves;
+[[nodiscard]] inline bool LeavesFit(int64_t k, int leaves) {
   return (leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8) &&
-         weight.k % leaves == 0;
+         k % leaves == 0;
 }
 
 template <typename T>
@@ -38,7 +37,8 @@ template <typename T>
       .Require(!args.activation.IsGated() || n == 2 * match["columns"],
                "product must be twice as wide as out")
       .Require(match["k"] > 0, "k must be positive")
-      .Require(LeavesFit(args.weight), "leaves must cut k into equal parts")
+      .Require(LeavesFit(args.weight.k, args.weight.leaves),
+               "leaves must cut k into equal parts")
       .Require(
           args.out.dtype() == kDTypeOf<T> || args.out.dtype() == DType::kF32,
           "out must be of the dtype of x, or f32")

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/matmul_shapes.h"
 #include "kernels/ops/matmul.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/tensor/shape_match.h"
@@ -53,7 +54,7 @@ Status PackMatrixCpu(const PackMatrix::Args& args, Stream& stream) {
       .Require(args.dtype == kDTypeOf<T>, "dtype must be the kernel's")
       .Require(args.first_row >= 0 && args.first_row + rows <= args.n,
                "rows must lie inside the matrix")
-      .Require(args.leaves > 0 && args.k % args.leaves == 0,
+      .Require(LeavesFit(args.k, args.leaves),
                "leaves must cut k into equal parts")
       .Require(
           args.rows.dtype() == kDTypeOf<T> ||
