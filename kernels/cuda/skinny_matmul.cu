@@ -60,7 +60,9 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 }
 
 constexpr int64_t kProcessors = 132;
-constexpr int64_t kDeep = 16384;
+// K that two blocks share, and what is deeper.
+constexpr int64_t kShared = 4096;
+constexpr int64_t kDeep = 8192;
 constexpr int64_t kFewBlocks = 32;
 
 // The fastest over the shapes of the decoders on an H200 (tests/device). Many
@@ -82,14 +84,20 @@ SkinnyTuning DefaultTuning(int64_t n, int64_t k, int64_t m, int leaves) {
   }
   if (m <= 8) {
     // As a layer's matmuls run, between norms and attention: small blocks leave
-    // room for those of the launches behind. Few rows of W, or a deep K of
-    // them, need more blocks.
-    const bool spread =
-        blocks <= kFewBlocks || (blocks <= kProcessors && k >= kDeep);
-    return {.teams = 4,
-            .row_tiles = 2,
-            .slots = blocks > 2 * kProcessors ? 4 : 0,
-            .blocks = spread ? 2 : 1};
+    // room for those of the launches behind, and few stages leave it for
+    // attention's. So few rows of W that two blocks find one multiprocessor
+    // each share a K that is worth it.
+    SkinnyTuning tuning = {.teams = 4, .row_tiles = 2, .blocks = 1};
+    if (blocks <= kFewBlocks ||
+        (2 * blocks <= kProcessors && k >= kShared && k < kDeep)) {
+      tuning.blocks = 2;
+    }
+    if (blocks > 2 * kProcessors) {
+      tuning.slots = 4;
+    } else if (blocks <= kProcessors && blocks > kFewBlocks) {
+      tuning.slots = tuning.blocks == 2 ? 6 : k < kDeep ? 7 : 8;
+    }
+    return tuning;
   }
   if (blocks <= 100) return {.teams = 4, .row_tiles = 4, .blocks = 2};
   if (blocks <= kProcessors) return {.teams = 8, .row_tiles = 2, .blocks = 1};
@@ -99,15 +107,17 @@ SkinnyTuning DefaultTuning(int64_t n, int64_t k, int64_t m, int leaves) {
   return {.teams = 8, .row_tiles = 2, .slots = 3, .blocks = 1};
 }
 
-// Stages of a block of which two fit on a multiprocessor, if there are two; no
-// more than a team has groups, so that other kernels find room.
-int DefaultSlots(const Variant& variant, int64_t blocks, int64_t team_groups) {
+// Stages of a block: `most`, or where that is 0 so many that two blocks fit on
+// a multiprocessor, if there are two. No more than a team has groups, so that
+// other kernels find room.
+int DefaultSlots(const Variant& variant, int64_t blocks, int64_t team_groups,
+                 int64_t most) {
   constexpr int kSharedBytes = 227 * 1024;
   const int limit =
       blocks > kProcessors ? kSharedBytes / 2 - 1024 : kSharedBytes;
-  const int64_t slots =
-      std::min<int64_t>(limit / variant.SharedBytes(1), team_groups);
-  return std::max(static_cast<int>(slots), variant.min_slots);
+  if (most == 0) most = limit / variant.SharedBytes(1);
+  return std::max(static_cast<int>(std::min(most, team_groups)),
+                  variant.min_slots);
 }
 
 // Lets every variant have its shared memory on the current device. Its code was
@@ -185,9 +195,10 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
   const int64_t groups = SkinnyGroups(weight.k, weight.halves);
   const int64_t team_groups =
       CeilDiv(groups, std::min(weight.leaves, leaves_at_once));
-  const int slots = tuning.slots != 0
-                        ? tuning.slots
-                        : DefaultSlots(*variant, blocks, team_groups);
+  const int slots =
+      args.tuning.slots != 0
+          ? args.tuning.slots
+          : DefaultSlots(*variant, blocks, team_groups, tuning.slots);
   if (slots < variant->min_slots) return cudaErrorInvalidValue;
   const SkinnyWork work = {
       .m = static_cast<int>(args.m),
