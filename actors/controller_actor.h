@@ -72,7 +72,8 @@ class ControllerActor
     std::string data_address;
     StageRef stage;
     bool joined = false;
-    bool answered = false;  // in the phase that runs
+    bool answered = false;     // in the phase that runs
+    uint64_t fingerprint = 0;  // of its weights
     bool leaving = false;
   };
   enum class Phase { kNone, kLoad, kConnect };
@@ -82,6 +83,8 @@ class ControllerActor
   void StartOver();
   void StartFailed(const Status& why);
   void StartLoading();
+  // Whether stages have loaded the same weights.
+  [[nodiscard]] Status CheckFingerprints() const;
   void StartConnecting();
   void StartServing();
   template <typename T>

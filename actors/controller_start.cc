@@ -184,16 +184,36 @@ void ControllerActor::Handle(StageAnswered message) {
   stages_[i].answered = true;
   if (phase_ == Phase::kLoad) {
     stages_[i].data_address = std::move(message.loaded.data_address);
+    stages_[i].fingerprint = message.loaded.fingerprint;
   }
   if (!std::all_of(stages_.begin(), stages_.end(),
                    [](const StageState& s) { return s.answered; })) {
     return;
   }
-  if (phase_ == Phase::kLoad) {
-    StartConnecting();
-  } else {
+  if (phase_ != Phase::kLoad) {
     StartServing();
+  } else if (Status same = CheckFingerprints(); !same.ok()) {
+    StartFailed(same);
+  } else {
+    StartConnecting();
   }
+}
+
+Status ControllerActor::CheckFingerprints() const {
+  const bool same =
+      std::all_of(stages_.begin(), stages_.end(), [&](const StageState& s) {
+        return s.fingerprint == stages_[0].fingerprint;
+      });
+  if (same) return OkStatus();
+  std::string all;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    all +=
+        fmt::format("{}{} {:016x}", i == 0 ? "" : ", ",
+                    options_.placement.stages[i].name, stages_[i].fingerprint);
+  }
+  return FailedPrecondition(
+      "the weights in {} are not the same on all hosts; fingerprints: {}",
+      options_.checkpoint, all);
 }
 
 void ControllerActor::Handle(AwaitServing message) {

@@ -36,6 +36,7 @@ struct StageLoaded {
   int64_t weight_bytes = 0;
   int64_t kv_bytes = 0;
   double seconds = 0;
+  uint64_t fingerprint = 0;  // of the weights (WeightSource)
   // Of the stage's data plane, for the session to come.
   std::string data_address;
 };

@@ -28,6 +28,7 @@ class StoppableWeights : public WeightSource {
     return source_->Rows(decl, begin, end);
   }
   void Drop(const TensorDecl& decl) const override { source_->Drop(decl); }
+  uint64_t Fingerprint() const override { return source_->Fingerprint(); }
   Status Check(std::span<const TensorDecl> declared) const override {
     return source_->Check(declared);
   }
@@ -105,6 +106,7 @@ void StageActor::Handle(LoadStage message) {
     StageLoaded loaded;
     loaded.weight_bytes = slice_->WeightBytes();
     loaded.kv_bytes = slice_->KvBytes();
+    loaded.fingerprint = fingerprint_;
     loaded.data_address = plane_->Address();
     message.reply.Send(loaded);
     return;
@@ -142,9 +144,11 @@ void StageActor::Handle(LoadStage message) {
     slice.ranks = spec.tp;
     slice.progress = options_.on_load_progress;
     BATON_ASSIGN_OR_RETURN(slice_, decoder->build(config, slice));
+    fingerprint_ = weights->Fingerprint();
     StageLoaded loaded;
     loaded.weight_bytes = slice_->WeightBytes();
     loaded.kv_bytes = slice_->KvBytes();
+    loaded.fingerprint = fingerprint_;
     loaded.data_address = plane_->Address();
     loaded.seconds = absl::ToDoubleSeconds(absl::Now() - start);
     return loaded;

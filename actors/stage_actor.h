@@ -165,6 +165,7 @@ class StageActor
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DataPlane> plane_;  // may use the stream
   std::optional<StageSpec> spec_;
+  uint64_t fingerprint_ = 0;  // of the weights that slice_ was built of
   DecoderInfo info_;
   std::unique_ptr<StageSlice> slice_;
   std::optional<Session> session_;

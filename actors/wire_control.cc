@@ -234,6 +234,7 @@ v1::LoadResult ToProto(const StageLoaded& loaded) {
   proto.set_kv_bytes(loaded.kv_bytes);
   proto.set_seconds(loaded.seconds);
   proto.set_data_address(loaded.data_address);
+  proto.set_fingerprint(loaded.fingerprint);
   return proto;
 }
 
@@ -249,6 +250,7 @@ StatusOr<StageLoaded> FromProto(const v1::LoadResult& proto) {
   loaded.kv_bytes = proto.kv_bytes();
   loaded.seconds = proto.seconds();
   loaded.data_address = proto.data_address();
+  loaded.fingerprint = proto.fingerprint();
   return loaded;
 }
 

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "runtime/base/fnv.h"
+
 namespace baton {
 namespace {
 
@@ -23,11 +25,10 @@ Status UcxError(std::string_view call, ucs_status_t status) {
   return Internal("{}: {}", call, ucs_status_string(status));
 }
 
-// FNV-1a.
 uint32_t Checksum(std::string_view bytes) {
-  uint32_t hash = 2166136261u;
-  for (char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
-  return hash;
+  Fnv1a<uint32_t> hash;
+  hash.Add(bytes);
+  return hash.value();
 }
 
 std::string WrapAddress(std::string_view worker) {

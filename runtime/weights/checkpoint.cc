@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/base/fnv.h"
 #include "runtime/config/json.h"
 #include "runtime/weights/check.h"
 #include "runtime/weights/file.h"
@@ -35,6 +36,10 @@ StatusOr<std::vector<int32_t>> GenerationEosIds(const std::string& directory) {
   BATON_ASSIGN_OR_RETURN(const nlohmann::json root,
                          ParseJsonObject(text, path));
   return IdsUnder(root, "eos_token_id", path);
+}
+
+int64_t BytesOf(const TensorEntry& tensor) {
+  return tensor.shape.NumElements() * SizeOf(tensor.dtype);
 }
 
 // A row range of a tensor that the file stores off its alignment; safetensors
@@ -186,6 +191,36 @@ StatusOr<HostRows> Checkpoint::Rows(const TensorDecl& decl, int64_t begin,
 
 Status Checkpoint::Check(std::span<const TensorDecl> declared) const {
   return Annotate(CheckTensors(state_->tensors, declared), state_->directory);
+}
+
+uint64_t Checkpoint::Fingerprint() const {
+  constexpr int64_t kSamples = 512;
+  constexpr int64_t kSampleBytes = 4096;
+  Fnv1a<uint64_t> hash;
+  int64_t total = 0;
+  for (const TensorEntry& t : state_->tensors) {
+    hash.Add(
+        fmt::format("{} {} {};", t.name, Name(t.dtype), ToString(t.shape)));
+    total += BytesOf(t);
+  }
+  // Samples begin every `step` bytes of all tensors in a row, and end with
+  // their tensor.
+  const int64_t step =
+      std::max(kSampleBytes, (total + kSamples - 1) / kSamples);
+  int64_t before = 0;  // of the tensors so far
+  int64_t next = 0;
+  for (const TensorEntry& t : state_->tensors) {
+    const int64_t end = before + BytesOf(t);
+    for (; next < end; next += step) {
+      const std::span<const std::byte> sample(
+          t.data + (next - before),
+          static_cast<size_t>(std::min(kSampleBytes, end - next)));
+      hash.Add({reinterpret_cast<const char*>(sample.data()), sample.size()});
+      DropMappedPages(sample);
+    }
+    before = end;
+  }
+  return hash.value();
 }
 
 void Checkpoint::Drop(const TensorDecl& decl) const {

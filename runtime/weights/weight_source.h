@@ -114,6 +114,10 @@ class WeightSource {
   // The caller has copied what it needs of a tensor: its mapped pages need not
   // stay resident. It can still be read.
   virtual void Drop(const TensorDecl& decl) const {}
+  // Of names, types and shapes, and of bytes from all over the tensors: differs
+  // where weights do, but for a few values; equal however they are spread over
+  // files. 0 where there is nothing to compare.
+  [[nodiscard]] virtual uint64_t Fingerprint() const { return 0; }
   // Compares what there is with what a decoder declares. InvalidArgument: lists
   // every missing, unexpected, misshapen, wrongly typed or contradictory tensor
   // by name, up to 20 (`*.rotary_emb.*` and names with "projector" are
@@ -145,6 +149,8 @@ class Checkpoint : public WeightSource {
                           int64_t end) const override;
   Status Check(std::span<const TensorDecl> declared) const override;
   void Drop(const TensorDecl& decl) const override;
+  // Reads 2 MiB at the most.
+  uint64_t Fingerprint() const override;
 
  private:
   struct State;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/testing/manual_pipeline.h"
+#include "tests/testing/tiny_checkpoint.h"
 
 namespace baton {
 namespace {
@@ -121,6 +122,42 @@ TEST(PipelineTest, EndsRequestsOfALostStageAndServesAgainWhenItIsBack) {
   p.controller().Tell(Submit("r", Prompt(9, 2), 8, &after));
   p.Settle();
   EXPECT_TRUE(after.tokens == before.tokens);
+}
+
+// The host of the new stage has another checkpoint of the same shape.
+TEST(PipelineTest, RefusesAStageWhoseWeightsAreNotTheOthers) {
+  testing::TempFolder folder;
+  const std::string from = testing::TinyCheckpoint("nanbeige");
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    folder.Write(name, testing::ReadBytes(from + "/" + name));
+  }
+  ManualPipelineOptions options;
+  options.checkpoint = folder.path();
+  ManualPipeline p(options);
+  p.Settle();
+  ASSERT_EQ(p.Snapshot().state, ControllerState::kServing);
+  const auto replace = [&](int i) {
+    p.Kill(i);
+    p.controller().Tell(
+        StageLost{"s" + std::to_string(i), Unavailable("connection reset")});
+    p.Settle();
+    p.Restart(i);
+    p.Join(i);
+    p.Settle();
+    return p.Snapshot();
+  };
+
+  std::string weights = testing::ReadBytes(from + "/model.safetensors");
+  weights[weights.size() / 2] ^= 1;
+  folder.Write("model.safetensors", weights);
+  ControllerStatus status = replace(1);
+  EXPECT_EQ(status.state, ControllerState::kWaiting);
+  for (const char* word : {"not the same on all hosts", "s0 ", "s1 "}) {
+    EXPECT_NE(status.detail.find(word), std::string::npos) << status.detail;
+  }
+  // All of them are of the new kind.
+  status = replace(0);
+  EXPECT_EQ(status.state, ControllerState::kServing) << status.detail;
 }
 
 TEST(PipelineTest, RefusesAStageThatIsUnknownOrThereAlready) {

@@ -17,8 +17,11 @@
 
 namespace baton::testing {
 
+// Of one of the repository; of any, where it is a path.
 inline std::string TinyCheckpoint(const std::string& name) {
-  return std::string(BATON_SOURCE_DIR) + "/tests/checkpoints/" + name;
+  return name.starts_with('/')
+             ? name
+             : std::string(BATON_SOURCE_DIR) + "/tests/checkpoints/" + name;
 }
 
 struct ManualPipelineOptions {

@@ -102,6 +102,62 @@ TEST(CheckpointTest, RefusesRowsThatAreNotThere) {
               StatusIs(StatusCode::kInvalidArgument));
 }
 
+uint64_t FingerprintOf(const TempFolder& folder) {
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  EXPECT_THAT(checkpoint, IsOk());
+  return checkpoint.ok() ? (*checkpoint)->Fingerprint() : 0;
+}
+
+TEST(CheckpointTest, AFingerprintIsOfNamesShapesAndValues) {
+  const auto one = [](const char* name, const char* shape,
+                      const std::vector<float>& values) {
+    SafetensorsBuilder weights;
+    weights.Add(name, "BF16", shape, Bf16Bytes(values));
+    return FingerprintOf(TinyCheckpoint(weights));
+  };
+  const std::vector<float> values = {1, 2, 3, 4};
+  const uint64_t first = one("w", "[2,2]", values);
+  EXPECT_NE(first, 0u);
+  EXPECT_EQ(first, one("w", "[2,2]", values));
+  EXPECT_NE(first, one("v", "[2,2]", values));
+  EXPECT_NE(first, one("w", "[4,1]", values));
+  EXPECT_NE(first, one("w", "[2,2]", {1, 2, 3, 5}));
+}
+
+TEST(CheckpointTest, AFingerprintDoesNotDependOnFilesOrTheirOrder) {
+  const std::string a = Bf16Bytes(std::vector<float>{1, 2});
+  const std::string b = Bf16Bytes(std::vector<float>{3, 4, 5});
+  SafetensorsBuilder together;
+  together.Add("b", "BF16", "[3]", b).Add("a", "BF16", "[2]", a);
+  TempFolder shards;
+  shards.Write("config.json", kTinyConfig);
+  shards.Write("x.safetensors",
+               SafetensorsBuilder().Add("a", "BF16", "[2]", a).Bytes());
+  shards.Write("y.safetensors",
+               SafetensorsBuilder().Add("b", "BF16", "[3]", b).Bytes());
+  shards.Write(kIndex,
+               R"({"weight_map":{"a":"x.safetensors","b":"y.safetensors"}})");
+  EXPECT_EQ(FingerprintOf(TinyCheckpoint(together)), FingerprintOf(shards));
+}
+
+// Samples are of 4 KiB, one every 16 KiB here.
+TEST(CheckpointTest, AFingerprintSeesEveryStretchOfALargeTensor) {
+  constexpr size_t kBytes = 8 << 20;
+  std::string data(kBytes, '\1');
+  const auto fingerprint = [&] {
+    SafetensorsBuilder weights;
+    weights.Add("w", "BF16", "[2048,2048]", data);
+    return FingerprintOf(TinyCheckpoint(weights));
+  };
+  const uint64_t first = fingerprint();
+  for (const size_t stretch : {size_t{0}, kBytes / 2, kBytes - 16384}) {
+    for (size_t i = 0; i < 16384; ++i) data[stretch + i] = '\2';
+    EXPECT_NE(fingerprint(), first) << stretch;
+    for (size_t i = 0; i < 16384; ++i) data[stretch + i] = '\1';
+  }
+  EXPECT_EQ(fingerprint(), first);
+}
+
 TEST(CheckpointTest, SaysWhatIsMissing) {
   EXPECT_THAT(Checkpoint::Open("/no/such/folder"),
               StatusIs(StatusCode::kNotFound, HasSubstr("/no/such/folder")));
