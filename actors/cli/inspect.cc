@@ -3,7 +3,6 @@
 // its decoder.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -11,6 +10,7 @@
 #include "actors/cli/cli.h"
 #include "actors/local_pipeline.h"
 #include "actors/placement.h"
+#include "runtime/weights/file.h"
 
 namespace baton {
 namespace {
@@ -23,16 +23,8 @@ struct Flags {
 };
 
 bool HasWeights(const std::string& directory) {
-  for (const char* name :
-       {"model.safetensors", "model.safetensors.index.json"}) {
-    // Also a link to nothing: opening it says what is wrong.
-    std::error_code ignored;
-    if (std::filesystem::exists(
-            std::filesystem::symlink_status(directory + "/" + name, ignored))) {
-      return true;
-    }
-  }
-  return false;
+  return PathExists(directory + "/model.safetensors") ||
+         PathExists(directory + "/model.safetensors.index.json");
 }
 
 // What layers keep of a token: those of one kind together.

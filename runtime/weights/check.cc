@@ -15,11 +15,20 @@ namespace {
 
 constexpr size_t kMaxListed = 20;
 
-// Tables that old exports carry, and a training-time head; no decoder reads
-// them.
-bool IsIgnored(const std::string& name) {
-  return name.find(".rotary_emb.") != std::string::npos ||
-         name.find("projector") != std::string::npos;
+bool IsZero(const TensorEntry& entry) {
+  const std::byte* const end =
+      entry.data + entry.shape.NumElements() * SizeOf(entry.dtype);
+  return std::all_of(entry.data, end,
+                     [](std::byte b) { return b == std::byte{0}; });
+}
+
+// Tables that old exports carry, heads that only training or drafting uses, and
+// biases that add nothing, as quantizing exporters write them.
+bool IsIgnored(const TensorEntry& entry) {
+  return entry.name.find(".rotary_emb.") != std::string::npos ||
+         entry.name.find("projector") != std::string::npos ||
+         entry.name.starts_with("model.mtp") ||
+         (entry.name.ends_with(".bias") && IsZero(entry));
 }
 
 bool HasAnyType(const TensorDecl& decl) {
@@ -179,7 +188,7 @@ Status CheckTensors(std::span<const TensorEntry> tensors,
   }
   AddHalfUsedStacks(tensors, declared, known, problems);
   for (const TensorEntry& entry : tensors) {
-    if (known.contains(entry.name) || IsIgnored(entry.name)) continue;
+    if (known.contains(entry.name) || IsIgnored(entry)) continue;
     problems.Add(fmt::format("unexpected: {} {} in {}", entry.name,
                              ToString(entry.shape), entry.file));
   }

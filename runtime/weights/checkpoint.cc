@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -21,16 +19,10 @@ constexpr int64_t kMaxIndexBytes = 100 << 20;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// Also of a link to nothing, so that opening it says what is wrong.
-bool Exists(const std::string& path) {
-  struct stat info = {};
-  return ::lstat(path.c_str(), &info) == 0;
-}
-
 // Empty if there is no generation_config.json, or no ids in it.
 StatusOr<std::vector<int32_t>> GenerationEosIds(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
-  if (!Exists(path)) return std::vector<int32_t>();
+  if (!PathExists(path)) return std::vector<int32_t>();
   BATON_ASSIGN_OR_RETURN(const std::string text,
                          ReadFile(path, kMaxConfigBytes));
   BATON_ASSIGN_OR_RETURN(const nlohmann::json root,
@@ -121,7 +113,8 @@ Checkpoint::Checkpoint(std::unique_ptr<State> state)
 Checkpoint::~Checkpoint() = default;
 
 StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
-  if (!Exists(directory)) return NotFound("{}: no such directory", directory);
+  if (!PathExists(directory))
+    return NotFound("{}: no such directory", directory);
   const std::string path = directory + "/config.json";
   BATON_ASSIGN_OR_RETURN(const std::string text,
                          ReadFile(path, kMaxConfigBytes));
@@ -138,9 +131,9 @@ StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(
   }
   auto state = std::make_unique<State>(
       State{directory, std::move(config), std::move(eos_ids), {}, {}});
-  if (Exists(directory + "/" + kSingleFile)) {
+  if (PathExists(directory + "/" + kSingleFile)) {
     BATON_RETURN_IF_ERROR(state->AddFile(kSingleFile));
-  } else if (Exists(directory + "/" + kIndexFile)) {
+  } else if (PathExists(directory + "/" + kIndexFile)) {
     BATON_RETURN_IF_ERROR(state->AddShards());
   } else {
     return NotFound("{}: neither {} nor {}", directory, kSingleFile,

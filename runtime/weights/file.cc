@@ -33,11 +33,9 @@ class Descriptor {
 Status FromErrno(const std::string& path, const char* doing) {
   const int error = errno;
   if (error == ENOENT || error == ENOTDIR) {
-    struct stat info = {};
-    const bool link = ::lstat(path.c_str(), &info) == 0;
-    return NotFound(
-        "{}: {}", path,
-        link ? "a link to a file that is not there" : "no such file");
+    return NotFound("{}: {}", path,
+                    PathExists(path) ? "a link to a file that is not there"
+                                     : "no such file");
   }
   return Internal("{}: {}: {}", path, doing, std::strerror(error));
 }
@@ -52,6 +50,11 @@ StatusOr<int64_t> SizeOfFile(const Descriptor& file, const std::string& path) {
 }
 
 }  // namespace
+
+bool PathExists(const std::string& path) {
+  struct stat info = {};
+  return ::lstat(path.c_str(), &info) == 0;
+}
 
 StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   const Descriptor file(::open(path.c_str(), kOpenFlags));

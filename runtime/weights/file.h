@@ -37,6 +37,10 @@ class MappedFile {
 // read brings them back from the file.
 void DropMappedPages(std::span<const std::byte> bytes);
 
+// Whether there is something of this name: also a link to nothing, so that
+// opening it says what is wrong.
+[[nodiscard]] bool PathExists(const std::string& path);
+
 // Larger than any configuration or list of ids.
 inline constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 // The whole file. NotFound; InvalidArgument: larger than `max_bytes`.

@@ -120,9 +120,9 @@ class WeightSource {
   [[nodiscard]] virtual uint64_t Fingerprint() const { return 0; }
   // Compares what there is with what a decoder declares. InvalidArgument: lists
   // every missing, unexpected, misshapen, wrongly typed or contradictory tensor
-  // by name, up to 20 (`*.rotary_emb.*` and names with "projector" are
-  // ignored). All tensors but the one-element ones and those kept as kFloats
-  // must have one type, F32 or BF16.
+  // by name, up to 20. Ignored are `*.rotary_emb.*`, names with "projector",
+  // `model.mtp*`, and a `*.bias` of zeros alone. All tensors but the
+  // one-element ones and those kept as kFloats must have one type, F32 or BF16.
   [[nodiscard]] virtual Status Check(
       std::span<const TensorDecl> declared) const = 0;
 };

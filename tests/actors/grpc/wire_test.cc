@@ -115,6 +115,22 @@ TEST(WireTest, SpecsAndPlacementsComeBackAsTheyWere) {
   EXPECT_THAT(FromProto(ToProto(placement)), IsOkAndHolds(placement));
 }
 
+TEST(WireTest, WhatAStageHasLoadedComesBackAsItWas) {
+  StageLoaded loaded;
+  loaded.weight_bytes = 12;
+  loaded.kv_bytes = 34;
+  loaded.seconds = 0.5;
+  loaded.fingerprint = 0xfedcba9876543210u;
+  loaded.data_address = std::string("a\0b", 3);
+  const StatusOr<StageLoaded> back = FromProto(ToProto(loaded));
+  ASSERT_THAT(back, IsOk());
+  EXPECT_EQ(back->weight_bytes, loaded.weight_bytes);
+  EXPECT_EQ(back->kv_bytes, loaded.kv_bytes);
+  EXPECT_EQ(back->seconds, loaded.seconds);
+  EXPECT_EQ(back->fingerprint, loaded.fingerprint);
+  EXPECT_EQ(back->data_address, loaded.data_address);
+}
+
 TEST(WireTest, ConnectComesBackAsItWas) {
   StatusOr<ConnectStage> connect = FromProto(SomeConnect());
   ASSERT_THAT(connect, IsOk());

@@ -38,6 +38,23 @@ TEST(CheckTest, AcceptsOptionalAndIgnoredTensors) {
   EXPECT_THAT((*checkpoint)->Check(Declared()), IsOk());
 }
 
+TEST(CheckTest, IgnoresDraftHeadsAndBiasesOfZeros) {
+  SafetensorsBuilder weights;
+  weights.AddBf16("embed", {4, 2})
+      .AddBf16("norm", {2})
+      .AddBf16("model.mtp.0.norm.weight", {2})
+      .Add("layers.0.q.bias", "BF16", "[2]", std::string(4, '\0'));
+  const TempFolder zeros = TinyCheckpoint(weights);
+  EXPECT_THAT((*Checkpoint::Open(zeros.path()))->Check(Declared()), IsOk());
+  weights.Add("layers.0.k.bias", "BF16", "[2]",
+              Bf16Bytes(std::vector<float>{0, 1}));
+  const TempFolder other = TinyCheckpoint(weights);
+  EXPECT_THAT((*Checkpoint::Open(other.path()))->Check(Declared()),
+              StatusIs(StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("unexpected: layers.0.k.bias [2]"),
+                             Not(HasSubstr("q.bias")))));
+}
+
 TEST(CheckTest, ListsEverythingThatIsWrongByName) {
   const TempFolder folder = TinyCheckpoint(SafetensorsBuilder()
                                                .AddBf16("embed", {2, 4})
