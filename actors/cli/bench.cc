@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "actors/cli/bench_report.h"
 #include "actors/cli/cli.h"
 #include "actors/cli/speed.h"
 #include "actors/local_pipeline.h"
@@ -22,8 +22,6 @@
 
 namespace baton {
 namespace {
-
-using Json = nlohmann::json;
 
 struct Flags {
   std::string checkpoint;
@@ -45,11 +43,6 @@ struct Flags {
   std::string json;
 };
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // "VmHWM" or "VmRSS" of this process, in bytes.
 int64_t ProcessMemory(const std::string& key) {
   std::ifstream file("/proc/self/status");
@@ -63,14 +56,8 @@ int64_t ProcessMemory(const std::string& key) {
 
 // A pipeline that stays loaded while others take their turns.
 struct Contestant {
-  int stages = 0;
-  int batch = 0;
   LocalStages* hosts = nullptr;
   ControllerHost* controller = nullptr;
-  std::vector<double> prompt;
-  std::vector<double> decode;
-  std::vector<double> decode_share;  // of the read probe of the same round
-  std::vector<double> host_us;       // of a stage's thread for a visit
 };
 
 // Of the stages' last visits, which generate unless tokens are few.
@@ -108,29 +95,45 @@ class Bench {
                            OpenDevices(flags_.devices[0], flags_.threads));
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<ReadRate> read_rate,
                            ReadRate::Of(*devices[0], flags_.threads));
+    report_.probe_name =
+        fmt::format("{}, {} thread(s)", flags_.devices[0], flags_.threads);
     for (int round = 0; round < flags_.rounds; ++round) {
-      for (Contestant& c : contestants_) {
-        BATON_ASSIGN_OR_RETURN(const double before, read_rate->Measure());
-        BATON_ASSIGN_OR_RETURN(
-            Speed speed, MeasureSpeed(c.controller->ref(), LoadOf(c.batch)));
-        c.host_us.push_back(HostMicroseconds(*c.hosts));
-        BATON_ASSIGN_OR_RETURN(const double after, read_rate->Measure());
-        const double rate = 2 / (1 / before + 1 / after);
-        probe_.push_back(rate);
-        c.prompt.push_back(speed.prompt_tokens_per_s);
-        c.decode.push_back(speed.decode_tokens_per_s);
-        c.decode_share.push_back(StepBytes(c.batch) *
-                                 speed.decode_tokens_per_s / c.batch / rate);
+      for (size_t i = 0; i < contestants_.size(); ++i) {
+        BATON_RETURN_IF_ERROR(
+            Turn(contestants_[i], *read_rate, report_.rows[i]));
       }
       std::fprintf(stderr, "\rbaton bench: round %d of %d", round + 1,
                    flags_.rounds);
     }
     std::fprintf(stderr, "\n");
-    Print();
-    return flags_.json.empty() ? OkStatus() : Write();
+    report_.Print();
+    if (flags_.json.empty()) return OkStatus();
+    report_.setup = {{"checkpoint", flags_.checkpoint},
+                     {"devices", flags_.devices},
+                     {"threads", flags_.threads},
+                     {"tp", flags_.tp},
+                     {"transport", flags_.transport},
+                     {"dtype", flags_.dtype},
+                     {"micro_batches", flags_.micro_batches}};
+    return report_.Write(flags_.json);
   }
 
  private:
+  Status Turn(const Contestant& c, ReadRate& read_rate, BenchRow& row) {
+    BATON_ASSIGN_OR_RETURN(const double before, read_rate.Measure());
+    BATON_ASSIGN_OR_RETURN(const Speed speed, MeasureSpeed(c.controller->ref(),
+                                                           LoadOf(row.batch)));
+    row.host_us.push_back(HostMicroseconds(*c.hosts));
+    BATON_ASSIGN_OR_RETURN(const double after, read_rate.Measure());
+    const double rate = 2 / (1 / before + 1 / after);
+    report_.probe.push_back(rate);
+    row.prompt.push_back(speed.prompt_tokens_per_s);
+    row.decode.push_back(speed.decode_tokens_per_s);
+    row.decode_share.push_back(row.step_bytes * speed.decode_tokens_per_s /
+                               row.batch / rate);
+    return OkStatus();
+  }
+
   [[nodiscard]] SpeedLoad LoadOf(int batch) const {
     return {.batch = batch,
             .prompt = flags_.prompt,
@@ -206,11 +209,9 @@ class Bench {
     BATON_RETURN_IF_ERROR(MeasureSpeed(host->ref(), LoadOf(most)).status());
     ReportLoad(stages, seconds, resident, free - left, *host);
     for (int batch : flags_.batches) {
-      Contestant& c = contestants_.emplace_back();
-      c.stages = stages;
-      c.batch = batch;
-      c.hosts = hosts.get();
-      c.controller = host.get();
+      contestants_.push_back({.hosts = hosts.get(), .controller = host.get()});
+      report_.rows.push_back(
+          {.stages = stages, .batch = batch, .step_bytes = StepBytes(batch)});
     }
     stages_.push_back(std::move(hosts));
     controllers_.push_back(std::move(host));
@@ -262,90 +263,13 @@ class Bench {
                   static_cast<double>(gpu_bytes) /
                       static_cast<double>(total.weights + total.kv));
     }
-    load_.push_back({{"stages", stages},
-                     {"gpu_bytes", gpu_bytes},
-                     {"weight_bytes", total.weights},
-                     {"kv_bytes", total.kv},
-                     {"load_seconds", seconds},
-                     {"peak_resident_bytes", peak},
-                     {"allowed_bytes", allowed}});
-  }
-
-  void Print() const {
-    std::printf("read probe of %s, %d thread(s): %.1f GB/s (median)\n",
-                flags_.devices[0].c_str(), flags_.threads,
-                Median(probe_) / 1e9);
-    std::printf("%7s %6s %16s %16s %12s %14s %15s\n", "stages", "batch",
-                "prompt tok/s", "decode tok/s", "GB/s", "of read probe",
-                "host us/visit");
-    for (const Contestant& c : contestants_) {
-      const double decode = Median(c.decode);
-      std::printf("%7d %6d %16.1f %16.2f %12.2f %14.3f %15.1f\n", c.stages,
-                  c.batch, Median(c.prompt), decode,
-                  StepBytes(c.batch) * decode / c.batch / 1e9,
-                  Median(c.decode_share), Median(c.host_us));
-    }
-    for (const auto& [name, ratio] : Ratios()) {
-      std::printf("%s: %.3f\n", name.c_str(), ratio);
-    }
-  }
-
-  // Throughput against the first stage count, of the same rounds: with as many
-  // sequences, and with as many for every stage.
-  [[nodiscard]] std::vector<std::pair<std::string, double>> Ratios() const {
-    std::vector<std::pair<std::string, double>> ratios;
-    auto add = [&](const char* what, const Contestant& c,
-                   const Contestant& base, const std::vector<double>& speed,
-                   const std::vector<double>& base_speed) {
-      std::vector<double> rounds;
-      for (size_t i = 0; i < speed.size(); ++i) {
-        rounds.push_back(speed[i] / base_speed[i]);
-      }
-      ratios.emplace_back(
-          fmt::format("{}: {} stages, {} sequences / {} stage(s), {}", what,
-                      c.stages, c.batch, base.stages, base.batch),
-          Median(std::move(rounds)));
-    };
-    for (const Contestant& c : contestants_) {
-      for (const Contestant& base : contestants_) {
-        if (base.stages != flags_.stages.front() || c.stages == base.stages) {
-          continue;
-        }
-        if (c.batch == base.batch)
-          add("prompt", c, base, c.prompt, base.prompt);
-        if (c.batch == base.batch ||
-            c.batch * base.stages == base.batch * c.stages) {
-          add("decode", c, base, c.decode, base.decode);
-        }
-      }
-    }
-    return ratios;
-  }
-
-  Status Write() const {
-    Json json;
-    json["checkpoint"] = flags_.checkpoint;
-    json["devices"] = flags_.devices;
-    json["threads"] = flags_.threads;
-    json["tp"] = flags_.tp;
-    json["transport"] = flags_.transport;
-    json["dtype"] = flags_.dtype;
-    json["micro_batches"] = flags_.micro_batches;
-    json["probe_bytes_per_s"] = probe_;
-    json["load"] = load_;
-    for (const Contestant& c : contestants_) {
-      json["rows"].push_back({{"stages", c.stages},
-                              {"batch", c.batch},
-                              {"prompt_tokens_per_s", c.prompt},
-                              {"decode_tokens_per_s", c.decode},
-                              {"decode_share_of_probe", c.decode_share},
-                              {"host_us_per_visit", c.host_us}});
-    }
-    for (const auto& [name, ratio] : Ratios()) json["ratios"][name] = ratio;
-    std::ofstream file(flags_.json);
-    file << json.dump(1) << "\n";
-    if (!file) return Unavailable("cannot write {}", flags_.json);
-    return OkStatus();
+    report_.load.push_back({{"stages", stages},
+                            {"gpu_bytes", gpu_bytes},
+                            {"weight_bytes", total.weights},
+                            {"kv_bytes", total.kv},
+                            {"load_seconds", seconds},
+                            {"peak_resident_bytes", peak},
+                            {"allowed_bytes", allowed}});
   }
 
   const Flags& flags_;
@@ -354,8 +278,7 @@ class Bench {
   std::vector<std::unique_ptr<LocalStages>> stages_;
   std::vector<std::unique_ptr<ControllerHost>> controllers_;  // stop first
   std::vector<Contestant> contestants_;
-  std::vector<double> probe_;
-  Json load_ = Json::array();
+  BenchReport report_;
 };
 
 }  // namespace
