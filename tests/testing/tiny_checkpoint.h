@@ -3,6 +3,7 @@
 // or not.
 #pragma once
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -85,10 +86,9 @@ class SafetensorsBuilder {
   SafetensorsBuilder& Add(std::string_view name, std::string_view dtype,
                           std::string_view shape, std::string_view data) {
     header_ += header_.empty() ? "{" : ",";
-    header_ += "\"" + std::string(name) + "\":{\"dtype\":\"" +
-               std::string(dtype) + "\",\"shape\":" + std::string(shape) +
-               ",\"data_offsets\":[" + std::to_string(data_.size()) + "," +
-               std::to_string(data_.size() + data.size()) + "]}";
+    header_ += fmt::format(
+        R"("{}":{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", name,
+        dtype, shape, data_.size(), data_.size() + data.size());
     data_.append(data);
     return *this;
   }
@@ -96,16 +96,13 @@ class SafetensorsBuilder {
   SafetensorsBuilder& AddBf16(std::string_view name,
                               const std::vector<int64_t>& sizes) {
     int64_t count = 1;
-    std::string shape = "[";
-    for (const int64_t size : sizes) {
-      shape += (shape.size() > 1 ? "," : "") + std::to_string(size);
-      count *= size;
-    }
-    return Add(name, "BF16", shape + "]",
+    for (const int64_t size : sizes) count *= size;
+    return Add(name, "BF16", fmt::format("[{}]", fmt::join(sizes, ",")),
                Bf16Bytes(std::vector<float>(count, 1.0F)));
   }
   [[nodiscard]] std::string Bytes() const {
-    std::string header = header_.empty() ? "{}" : header_ + "}";
+    std::string header = header_.empty() ? "{" : header_;
+    header.push_back('}');
     header.append((8 - header.size() % 8) % 8, ' ');
     return SafetensorsBytes(header, data_);
   }

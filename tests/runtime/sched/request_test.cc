@@ -13,7 +13,7 @@ constexpr RequestLimits kLimits = {100, 64, 48};
 
 Request Good() {
   Request r;
-  r.id = "r";
+  r.id = std::string("r");  // GCC 12 warns of a plain "r" at -O3
   r.prompt = {1, 2, 3};
   r.max_tokens = 5;
   return r;
