@@ -16,9 +16,8 @@ namespace {
 constexpr size_t kMaxListed = 20;
 
 bool IsZero(const TensorEntry& entry) {
-  const std::byte* const end =
-      entry.data + entry.shape.NumElements() * SizeOf(entry.dtype);
-  return std::all_of(entry.data, end,
+  const std::span<const std::byte> bytes = entry.bytes();
+  return std::all_of(bytes.begin(), bytes.end(),
                      [](std::byte b) { return b == std::byte{0}; });
 }
 
@@ -76,8 +75,7 @@ std::string ProblemOfRepeat(const TensorEntry& entry,
                             const TensorEntry& repeat) {
   const bool same =
       repeat.dtype == entry.dtype && repeat.shape == entry.shape &&
-      std::memcmp(repeat.data, entry.data,
-                  entry.shape.NumElements() * SizeOf(entry.dtype)) == 0;
+      std::memcmp(repeat.data, entry.data, entry.bytes().size()) == 0;
   if (same) return "";
   return fmt::format(
       "contradictory: {} {}, but {} is used in its place and has other values",

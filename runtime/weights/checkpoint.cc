@@ -30,10 +30,6 @@ StatusOr<std::vector<int32_t>> GenerationEosIds(const std::string& directory) {
   return IdsUnder(root, "eos_token_id", path);
 }
 
-int64_t BytesOf(const TensorEntry& tensor) {
-  return tensor.shape.NumElements() * SizeOf(tensor.dtype);
-}
-
 // A row range of a tensor that the file stores off its alignment; safetensors
 // headers are padded by habit, not by rule.
 StatusOr<HostRows> CopyRows(ConstView rows) {
@@ -113,8 +109,9 @@ Checkpoint::Checkpoint(std::unique_ptr<State> state)
 Checkpoint::~Checkpoint() = default;
 
 StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
-  if (!PathExists(directory))
+  if (!PathExists(directory)) {
     return NotFound("{}: no such directory", directory);
+  }
   const std::string path = directory + "/config.json";
   BATON_ASSIGN_OR_RETURN(const std::string text,
                          ReadFile(path, kMaxConfigBytes));
@@ -187,31 +184,27 @@ Status Checkpoint::Check(std::span<const TensorDecl> declared) const {
 }
 
 uint64_t Checkpoint::Fingerprint() const {
-  constexpr int64_t kSamples = 512;
-  constexpr int64_t kSampleBytes = 4096;
+  constexpr size_t kSamples = 512;
+  constexpr size_t kSampleBytes = 4096;
   Fnv1a<uint64_t> hash;
-  int64_t total = 0;
+  size_t total = 0;
   for (const TensorEntry& t : state_->tensors) {
     hash.Add(
         fmt::format("{} {} {};", t.name, Name(t.dtype), ToString(t.shape)));
-    total += BytesOf(t);
+    total += t.bytes().size();
   }
   // Samples begin every `step` bytes of all tensors in a row, and end with
   // their tensor.
-  const int64_t step =
-      std::max(kSampleBytes, (total + kSamples - 1) / kSamples);
-  int64_t before = 0;  // of the tensors so far
-  int64_t next = 0;
+  const size_t step = std::max(kSampleBytes, (total + kSamples - 1) / kSamples);
+  size_t at = 0;  // of the next sample, from the tensor on
   for (const TensorEntry& t : state_->tensors) {
-    const int64_t end = before + BytesOf(t);
-    for (; next < end; next += step) {
-      const std::span<const std::byte> sample(
-          t.data + (next - before),
-          static_cast<size_t>(std::min(kSampleBytes, end - next)));
+    const auto bytes = t.bytes();
+    for (; at < bytes.size(); at += step) {
+      const auto sample =
+          bytes.subspan(at, std::min(kSampleBytes, bytes.size() - at));
       hash.Add({reinterpret_cast<const char*>(sample.data()), sample.size()});
-      DropMappedPages(sample);
     }
-    before = end;
+    at -= bytes.size();
   }
   return hash.value();
 }

@@ -94,6 +94,10 @@ struct TensorEntry {
   Shape shape;
   const std::byte* data = nullptr;
   std::string file;
+
+  [[nodiscard]] std::span<const std::byte> bytes() const {
+    return {data, static_cast<size_t>(shape.NumElements() * SizeOf(dtype))};
+  }
 };
 
 // Rows of a tensor on the host: a view into a mapping, or of memory of its own.
