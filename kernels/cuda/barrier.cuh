@@ -52,6 +52,20 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// The same where blocks of the cluster have stored (SendTo).
+__device__ __forceinline__ void BarrierWaitCluster(uint32_t barrier,
+                                                   uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
+      "%1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
 #endif
 
 // ---- Numbered, of `threads` threads in whole warps; 0 is __syncthreads -----

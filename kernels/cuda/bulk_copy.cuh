@@ -26,22 +26,20 @@ __device__ __forceinline__ void StageFence() {
 #endif
 }
 // All lanes: starts the copy of two blocks of `bytes` (a multiple of 16) to
-// `to` and `to + bytes`.
-__device__ __forceinline__ void StageFill(uint64_t* barrier, char* to,
+// `to` and `to + bytes`, which the barrier awaits.
+__device__ __forceinline__ void StageCopy(uint64_t* barrier, char* to,
                                           const char* first, const char* second,
                                           int bytes) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #if __CUDA_ARCH__ >= 900
   if (lane != 0) return;
-  const uint32_t at = SharedOffset(barrier);
-  BarrierExpect(at, 2 * bytes);
   const char* from[2] = {first, second};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1], %2, [%3];" ::"r"(SharedOffset(to + i * bytes)),
-        "l"(from[i]), "r"(bytes), "r"(at)
+        "l"(from[i]), "r"(bytes), "r"(SharedOffset(barrier))
         : "memory");
   }
 #else
@@ -50,6 +48,15 @@ __device__ __forceinline__ void StageFill(uint64_t* barrier, char* to,
     *reinterpret_cast<uint4*>(to + bytes + i) = Load16(second + i);
   }
 #endif
+}
+// The same of a stage that is nothing else.
+__device__ __forceinline__ void StageFill(uint64_t* barrier, char* to,
+                                          const char* first, const char* second,
+                                          int bytes) {
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x % kWarp == 0) BarrierExpect(SharedOffset(barrier), 2 * bytes);
+#endif
+  StageCopy(barrier, to, first, second, bytes);
 }
 // All lanes: waits for the fill number `fill` (0, 1, ...) of this stage.
 __device__ __forceinline__ void StageAwait(uint64_t* barrier, int fill) {

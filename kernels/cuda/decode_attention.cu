@@ -61,6 +61,12 @@ DecodeWork WorkOf(const DecodeAttentionArgs& args, int64_t first,
   };
 }
 
+template <int kHeadDim>
+FewPlaces<kHeadDim> PlacesOf(const DecodeWork& work, int shift) {
+  return {work.max_spans, work.stored_heads,
+          FewLayoutOf<kHeadDim>(work.max_spans, shift)};
+}
+
 // The log2 of the most blocks that may share each unit of a row, all being on
 // the device at once; 0: units are too many for that, or their spans.
 template <int kHeadDim>
@@ -71,11 +77,8 @@ int FewShift(const DecodeWork& work) {
   while (shift > 0 && (work.rows * work.units) << shift > Multiprocessors()) {
     --shift;
   }
-  const FewLayout layout = FewLayoutOf<kHeadDim>(work.max_spans, shift);
-  return FewSharedBytes<kHeadDim>(work.max_spans, layout) <=
-                 SharedBytesOfBlock()
-             ? shift
-             : 0;
+  return PlacesOf<kHeadDim>(work, shift).bytes <= SharedBytesOfBlock() ? shift
+                                                                       : 0;
 }
 
 // `args`: of what this launch enters, else of nothing.
@@ -86,8 +89,7 @@ cudaError_t LaunchFew(const DecodeWork& work, int shift,
   const int64_t blocks = int64_t{work.rows * work.units} << shift;
   return LaunchClusters(
       &DecodeFewKernel<kHeadDim, kKeys>, dim3(Blocks(blocks)), 1 << shift,
-      kFewThreads,
-      static_cast<size_t>(FewSharedBytes<kHeadDim>(work.max_spans, layout)),
+      kFewThreads, static_cast<size_t>(PlacesOf<kHeadDim>(work, shift).bytes),
       stream, work, layout, args, ShapeOf(args));
 }
 

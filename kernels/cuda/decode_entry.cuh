@@ -104,7 +104,8 @@ struct NewToken {
   int page = -1;  // of the unit's pages; below zero: none
   int slot = 0;
 
-  // All lanes of a warp that has the page's keys and values, and nobody else.
+  // All lanes of a warp; nobody else may be at the page. A StageFence belongs
+  // between this and a fill of it.
   __device__ __forceinline__ void PutInto(char* keys) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     auto* const k = reinterpret_cast<uint16_t*>(keys) + slot * kHeadDim;
@@ -113,7 +114,6 @@ struct NewToken {
       k[i] = entry->k[i];
       v[i * kPage] = entry->v[i];
     }
-    StageFence();
     __syncwarp();
   }
 };

@@ -5,9 +5,14 @@
 // What a warp takes of a span there is a share here, and a cluster of blocks
 // has all shares of a unit of a row: share s is of warp s % kWarps of span
 // s / kWarps, and block r takes shares r, r + blocks, ... So a multiprocessor
-// brings in little, and the states of all shares are combined where they are,
-// in the shared memory of the cluster, by one barrier. Pages that the visit
-// does not write are fetched while earlier grids run.
+// brings in little. What becomes of a share is sent to the shared memory of
+// the blocks, which have a part of the dims each, so that none waits but for
+// what it combines. Pages that the visit does not write are fetched while
+// earlier grids run.
+//
+// A row waits for nothing but the instructions of one warp here, so they are
+// dealt out: warps of a team score a page each, then add all of them to some
+// dims each, in order.
 #pragma once
 
 #include "kernels/cuda/decode_shares.cuh"
@@ -17,76 +22,105 @@ namespace baton::cuda {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// Where a thread finds the states of all shares at its head and pair of dims.
+// A block's part of the output, once all that it is sent is there. Threads of a
+// warp have some elements of all spans each.
 template <int kHeadDim>
-struct StatesOfCluster {
-  uint32_t base;  // of the first state, the same in every block
-  int block_shift;
-  int head, dim;
+class ShareCombiner {
+ public:
+  static constexpr int kWarps = DecodeShape<kHeadDim>::kWarps;
 
-  // Of a span, of which so many warps had pages.
-  __device__ __forceinline__ CombinedPair Span(int span, int warps) const {
-    using Shape = DecodeShape<kHeadDim>;
-    float2 softmax[Shape::kWarps];
-    float2 parts[Shape::kWarps];
-#pragma unroll
-    for (int w = 0; w < Shape::kWarps; ++w) {
-      softmax[w] = {-kInfinity, 0};
-      parts[w] = {};
-      if (w >= warps) continue;
-      const int share = span * Shape::kWarps + w;
-      const uint32_t state =
-          AddressIn(share & ((1 << block_shift) - 1),
-                    base + (share >> block_shift) *
-                               static_cast<int>(sizeof(ShareState<kHeadDim>)));
-      parts[w] = LoadPairIn(state + 4 * (head * Shape::kStateStride + dim));
-      softmax[w] = LoadPairIn(state + offsetof(ShareState<kHeadDim>, softmax) +
-                              8 * head);
+  __device__ __forceinline__
+  ShareCombiner(const FewUnit& unit, const ShareResults<kHeadDim>& results)
+      : results_(results), spans_(unit.spans) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    int shift = 0;
+    while (1 << shift < spans_) ++shift;
+    width_ = kWarp >> shift;
+    span_ = (lane << shift) / kWarp;
+    element_ =
+        static_cast<int>(threadIdx.x) / kWarp * width_ + (lane & (width_ - 1));
+    elements_ = unit.heads << results.dims_shift;
+    // Shares of the last span that have no pages add nothing.
+    for (int i =
+             unit.Shares(kWarps) * unit.heads + static_cast<int>(threadIdx.x);
+         i < spans_ * kWarps * unit.heads; i += kFewThreads) {
+      results.softmax[i] = {-kInfinity, 0};
+      for (int dim = 0; dim < 1 << results.dims_shift; ++dim) {
+        results.parts[(i << results.dims_shift) + dim] = 0;
+      }
     }
-    CombinedPair total;
-    total.Add(softmax, parts);
+  }
+
+  // `out`: of this block's dims of the unit's first head.
+  __device__ __forceinline__ void Store(uint16_t* out) const {
+    for (int element = element_; __any_sync(kAllLanes, element < elements_);
+         element += kFewWarps * width_) {
+      const int at = min(element, elements_ - 1);
+      const int head = at >> results_.dims_shift;
+      const int dim = at & ((1 << results_.dims_shift) - 1);
+      Part total = OfSpan(head, dim);
+      if (spans_ > 1) total = OfAll(total);
+      if (element < elements_ && span_ == 0) {
+        out[head * kHeadDim + dim] = ToBf16(total.out / total.sum);
+      }
+    }
+  }
+
+ private:
+  // The largest score, the weight, the sum of some shares of an element.
+  struct Part {
+    float largest, sum, out;
+  };
+
+  __device__ __forceinline__ Part OfSpan(int head, int dim) const {
+    const int step = results_.heads;
+    const int at = min(span_, spans_ - 1) * kWarps * step + head;
+    const float2* softmax = results_.softmax + at;
+    const float* parts = results_.parts + (at << results_.dims_shift) + dim;
+    float2 of_share[kWarps];
+    float part[kWarps];
+    Part total = {.largest = -kInfinity, .sum = 0, .out = 0};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      of_share[w] = softmax[w * step];
+      part[w] = parts[(w * step) << results_.dims_shift];
+      total.largest = fmaxf(total.largest, of_share[w].x);
+    }
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float factor = exp2f(of_share[w].x - total.largest);
+      total.out = fmaf(part[w], factor, total.out);
+      total.sum = fmaf(of_share[w].y, factor, total.sum);
+    }
     return total;
   }
-};
 
-// A block's share of the output: warps of pairs of dims are dealt to blocks.
-template <int kHeadDim>
-__device__ __forceinline__ void CombineShares(const DecodeWork& work,
-                                              const FewUnit& unit,
-                                              uint32_t states, int block_shift,
-                                              int rank) {
-  using Shape = DecodeShape<kHeadDim>;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int pairs = UnitHeads(work, unit.unit) * (kHeadDim / 2);
-  for (int i = thread / kWarp;; i += kFewThreads / kWarp) {
-    const int pair = ((i << block_shift) + rank) * kWarp + thread % kWarp;
-    if (pair >= pairs) break;
-    const StatesOfCluster<kHeadDim> at = {.base = states,
-                                          .block_shift = block_shift,
-                                          .head = pair / (kHeadDim / 2),
-                                          .dim = pair % (kHeadDim / 2) * 2};
-    float2 softmax[kMaxFewSpans];
-    float2 parts[kMaxFewSpans];
-#pragma unroll
-    for (int span = 0; span < kMaxFewSpans; ++span) {
-      softmax[span] = {-kInfinity, 0};
-      parts[span] = {};
-      if (span >= unit.spans) continue;
-      const int pages = (unit.SpanTokens(span) + kPage - 1) / kPage;
-      const CombinedPair total = at.Span(span, min(pages, Shape::kWarps));
-      softmax[span] = {total.largest, total.sum};
-      parts[span] = total.out;
+  // From those of all spans, in order.
+  __device__ __forceinline__ Part OfAll(const Part& own) const {
+    float largest = span_ < spans_ ? own.largest : -kInfinity;
+    for (int width = width_; width < kWarp; width *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, width));
     }
-    CombinedPair all = {
-        .largest = softmax[0].x, .out = parts[0], .sum = softmax[0].y};
-    if (unit.spans > 1) {
-      all = {};
-      all.Add(softmax, parts);
+    const float factor = exp2f(own.largest - largest);
+    Part total = {.largest = largest, .sum = 0, .out = 0};
+    for (int s = 0; s < spans_; ++s) {
+      const int from =
+          (static_cast<int>(threadIdx.x) & (width_ - 1)) + s * width_;
+      const float of_span = __shfl_sync(kAllLanes, factor, from);
+      total.out =
+          fmaf(__shfl_sync(kAllLanes, own.out, from), of_span, total.out);
+      total.sum =
+          fmaf(__shfl_sync(kAllLanes, own.sum, from), of_span, total.sum);
     }
-    StoreOut(work, unit.row, UnitHead(work, unit.unit) + at.head, kHeadDim,
-             at.dim, all.out, all.sum);
+    return total;
   }
-}
+
+  const ShareResults<kHeadDim>& results_;
+  int spans_;
+  int width_;  // lanes of a span
+  int span_;
+  int element_, elements_;
+};
 
 // A unit's queries out of shared memory, as LoadQueries has them.
 template <int kHeadDim>
@@ -116,19 +150,25 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     DecodeFewKernel(DecodeWork work, FewLayout layout, RotateAndStoreArgs args,
                     HeadShape shape) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Shape = DecodeShape<kHeadDim>;
   using Few = FewShape<kHeadDim>;
   extern __shared__ __align__(128) char shared[];
-  auto* const arrived =
-      reinterpret_cast<uint64_t*>(shared + layout.visitors * Few::kRingBytes);
-  auto& entry = *reinterpret_cast<DecodeEntry<kHeadDim>*>(
-      arrived + layout.visitors * Few::kStages);
-  auto* const states = reinterpret_cast<ShareState<kHeadDim>*>(&entry + 1);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const FewPlaces<kHeadDim> places(work.max_spans, work.stored_heads, layout);
+  const int team =
+      min(static_cast<int>(threadIdx.x) / Few::kTeamThreads, layout.teams - 1);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp % Few::kTeamWarps;
+  const bool visits =
+      static_cast<int>(threadIdx.x) < layout.teams * Few::kTeamThreads;
+  const bool leads = visits && warp == 0;
   const int rank =
       static_cast<int>(blockIdx.x) & ((1 << layout.block_shift) - 1);
   const int number = static_cast<int>(blockIdx.x) >> layout.block_shift;
   const int row = number / work.units;
+  auto& entry =
+      *reinterpret_cast<DecodeEntry<kHeadDim>*>(shared + places.entry);
+  char* const ring = shared + team * places.ring_bytes;
+  auto* const arrived = reinterpret_cast<uint64_t*>(shared + places.arrived) +
+                        (team << layout.slot_shift);
   AllowNextGrid();
   const int sequence = LoadInt(work.row_sequence + row);
   if (sequence < 0) {  // all blocks of the cluster
@@ -136,43 +176,63 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     return;
   }
   const FewUnit unit = FindUnit(work, row, number % work.units, sequence);
-  const bool visits = warp < layout.visitors;
-  char* const ring = shared + (visits ? warp : 0) * Few::kRingBytes;
-  uint64_t* const own = arrived + (visits ? warp : 0) * Few::kStages;
-  if (visits && lane == 0) StagesInit(own, Few::kStages);
+  const ShareResults<kHeadDim> results = {
+      .softmax = reinterpret_cast<float2*>(shared + places.softmax),
+      .parts = reinterpret_cast<float*>(shared + places.parts),
+      .received = reinterpret_cast<uint64_t*>(shared + places.received),
+      .heads = unit.heads,
+      .dims_shift = Few::kDimsShift - layout.block_shift};
+  const uint32_t received = SharedOffset(results.received);
+  if (threadIdx.x == 0) {
+    BarrierInit(received);
+    BarrierInitFence();
+    BarrierExpect(received, results.Bytes(unit.Shares(Shape::kWarps)));
+  }
+  if (leads && threadIdx.x % kWarp == 0) {
+    StagesInit(arrived, 1 << layout.slot_shift);
+  }
   __syncwarp();
-  const int first = visits ? rank + (warp << layout.block_shift) : kNoShare;
-  const int step = layout.visitors << layout.block_shift;
-  ShareFeed<kHeadDim> feed(work, unit, ring, own, first, step);
+  const GroupCursor<Shape::kWarps> first(
+      unit, visits ? rank + (team << layout.block_shift) : kNoShare,
+      layout.teams << layout.block_shift);
+  GroupFeed<kHeadDim> feed(work, unit, ring, arrived, layout.slot_shift, first);
+  // Nobody else writes to the pages if this kernel does.
+  if (leads) {
+    feed.Fill(0, kKeys == FewKeys::kEnters ? kAllPages : unit.old_pages);
+  }
+  ShareVisitor<kHeadDim> visitor(work, unit, ring, arrived, layout.slot_shift,
+                                 team, warp, first, results);
+  const ShareCombiner<kHeadDim> combiner(unit, results);
+  uint16_t* const out = work.out + row * work.out_stride +
+                        unit.first_head * kHeadDim +
+                        (rank << results.dims_shift);
+  ClusterSync();  // barriers are there
   NewToken<kHeadDim> token;
   uint4 q[kHeadDim / 32];
   if constexpr (kKeys == FewKeys::kEnters) {
-    if (visits) feed.Fill(0, kAllPages);  // nobody else writes to them
+    visitor.AwaitFirst();
     token = {&entry, (unit.tokens - 1) / kPage, unit.position % kPage};
     EnterUnit<kHeadDim, kFewThreads>(
         args, shape,
         {.row = row,
          .position = unit.position,
-         .first_head = UnitHead(work, unit.unit),
-         .heads = UnitHeads(work, unit.unit),
+         .first_head = unit.first_head,
+         .heads = unit.heads,
          .kv_head = unit.kv_head,
          .place = PlaceOf(work.pages, sequence, unit.position),
          .stores = rank == 0 && unit.unit % work.unit_tiles == 0},
         entry);
     __syncthreads();
-    TakeQueries(entry, UnitHeads(work, unit.unit), q);
+    TakeQueries(entry, unit.heads, q);
   } else {
-    if (visits) feed.Fill(0, unit.old_pages);
     AwaitPreviousGrids();
-    if (visits) feed.Fill(0, kAllPages);
+    if (leads) feed.Fill(0, kAllPages);
+    visitor.AwaitFirst();
     LoadQueries<kHeadDim>(work, row, unit.unit, q);
   }
-  ShareVisitor<kHeadDim>{work, unit, feed, ring, own}.VisitAll(
-      first, step, token, q, states + warp, layout.visitors);
-  ClusterSync();
-  CombineShares<kHeadDim>(work, unit, SharedOffset(states), layout.block_shift,
-                          rank);
-  ClusterMeet();  // others may still read states of this block
+  visitor.VisitAll(feed, token, q);
+  BarrierWaitCluster(received, 0);
+  combiner.Store(out);
 #endif
 }
 

@@ -149,9 +149,18 @@ __device__ __forceinline__ void VisitItems(const DecodeWork& work, int items,
       const int page = warp + n * Shape::kWarps;
       const SeenTokens seen = {page == 0 ? item.hidden : 0,
                                min(item.tokens - page * kPage, kPage)};
-      const char* keys = block.ring[warp][stage];
-      AddPage(keys + Shape::kBlockBytes, seen,
-              ScorePage<kHeadDim>(work, keys, seen, q), state);
+      char* const keys = block.ring[warp][stage];
+      if (!seen.IsAll()) {
+        ClearUnseen<kHeadDim>(keys + Shape::kBlockBytes, seen);
+        StageFence();
+      }
+      const PageScores scores = ScorePage<kHeadDim>(work, keys, seen, q);
+      AddPage(keys + Shape::kBlockBytes, WeighPage(scores, state.largest),
+              state);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        state.largest[h] = fmaxf(scores.best[h], state.largest[h]);
+      }
       __syncwarp();
       feed.Next(work, block.rows, items, warp, block.ring[warp][0],
                 block.arrived[warp]);

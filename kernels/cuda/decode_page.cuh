@@ -39,6 +39,9 @@ struct DecodeState {
 struct SeenTokens {
   int begin, end;
 
+  __device__ __forceinline__ bool IsAll() const {
+    return begin == 0 && end == kPage;
+  }
   __device__ __forceinline__ bool Has(int token) const {
     return token >= begin && token < end;
   }
@@ -47,6 +50,20 @@ struct SeenTokens {
     return (Has(token) ? 0xffffu : 0u) | (Has(token + 1) ? 0xffff0000u : 0u);
   }
 };
+
+// All lanes of a warp: values of tokens that the row does not see become zeros.
+// What was never written must not meet a weight of zero: it may be NaN.
+template <int kHeadDim>
+__device__ __forceinline__ void ClearUnseen(char* values,
+                                            const SeenTokens& seen) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int pair = lane % 8 * 2;
+  const uint32_t keep = seen.Pair(pair);
+  for (int dim = lane / 8; dim < kHeadDim; dim += kWarp / 8) {
+    *reinterpret_cast<uint32_t*>(values + dim * 2 * kPage + 2 * pair) &= keep;
+  }
+  __syncwarp();
+}
 
 // Token (0 to 15) that row g of the scores stands for; row g + 8 is two more.
 // So the four weights of a lane belong to tokens [4 q, 4 q + 4) of the values.
@@ -94,40 +111,61 @@ ScorePage(const DecodeWork& work, const char* keys, const SeenTokens& seen,
   return page;
 }
 
-// Adds a page that has been scored to what the warp knows.
-template <int kHeadDim>
-__device__ __forceinline__ void AddPage(const char* values,
-                                        const SeenTokens& seen,
-                                        const PageScores& page,
-                                        DecodeState<kHeadDim>& state) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+// A page's weights, as B, and each lane's part of their sum; what was added
+// before it has to be multiplied by `factor`. Of heads 2q and 2q + 1.
+struct PageWeights {
+  uint32_t low, high;
   float factor[2];
+  float sum[2];
+};
+
+// `largest`: the largest score before.
+__device__ __forceinline__ PageWeights WeighPage(const PageScores& page,
+                                                 const float (&largest)[2]) {
+  PageWeights weights;
   float weight[4];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float best = fmaxf(page.best[i], state.largest[i]);
-    factor[i] = Exp2(state.largest[i] - best);
-    state.largest[i] = best;
+    const float best = fmaxf(page.best[i], largest[i]);
+    weights.factor[i] = Exp2(largest[i] - best);
     weight[i] = Exp2(page.score[i] - best);
     weight[i + 2] = Exp2(page.score[i + 2] - best);
-    state.sum[i] = fmaf(state.sum[i], factor[i], weight[i] + weight[i + 2]);
+    weights.sum[i] = weight[i] + weight[i + 2];
   }
-  const uint32_t b0 = Transpose(PackBf16(weight[0], weight[1]));
-  const uint32_t b1 = Transpose(PackBf16(weight[2], weight[3]));
-  // What was never written must not meet a weight of zero: it may be NaN.
-  const uint32_t keep_low = seen.Pair(lane % 4 * 4);
-  const uint32_t keep_high = seen.Pair(lane % 4 * 4 + 2);
+  weights.low = Transpose(PackBf16(weight[0], weight[1]));
+  weights.high = Transpose(PackBf16(weight[2], weight[3]));
+  return weights;
+}
+
+// Adds a page to what the warp knows, but for the largest score. Values of
+// tokens that the row does not see are zeros.
+template <int kHeadDim>
+__device__ __forceinline__ void AddPage(const char* values,
+                                        const PageWeights& weights,
+                                        DecodeState<kHeadDim>& state) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    state.sum[i] = fmaf(state.sum[i], weights.factor[i], weights.sum[i]);
+  }
   const char* from = values + lane / 4 * 32 + lane % 4 * 8;
 #pragma unroll
   for (int t = 0; t < kHeadDim / 16; ++t) {
     const uint2 v = *reinterpret_cast<const uint2*>(from + t * 512);
     const uint2 w = *reinterpret_cast<const uint2*>(from + t * 512 + 256);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) state.out[t][i] *= factor[i % 2];
-    Mma(state.out[t],
-        {v.x & keep_low, w.x & keep_low, v.y & keep_high, w.y & keep_high}, b0,
-        b1);
+    for (int i = 0; i < 4; ++i) state.out[t][i] *= weights.factor[i % 2];
+    Mma(state.out[t], {v.x, w.x, v.y, w.y}, weights.low, weights.high);
   }
+}
+
+// Over the lanes of the same heads.
+__device__ __forceinline__ float SumOfLanes(float sum) {
+#pragma unroll
+  for (int width = 4; width < kWarp; width *= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, width);
+  }
+  return sum;
 }
 
 // The warp's state to memory: [kUnitHeads][kStateStride] and [kUnitHeads].
@@ -138,11 +176,7 @@ __device__ __forceinline__ void PutState(const DecodeState<kHeadDim>& state,
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int head = lane % 4 * 2 + i;
-    float sum = state.sum[i];
-#pragma unroll
-    for (int width = 4; width < kWarp; width *= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, width);
-    }
+    const float sum = SumOfLanes(state.sum[i]);
     if (lane / 4 == 0) softmax[head] = {state.largest[i], sum};
     float* to = out + head * DecodeShape<kHeadDim>::kStateStride + lane / 4;
 #pragma unroll

@@ -1,62 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shares of a unit of a row, as decode_few.cuh deals them to warps: their
-// pages, and what is known of each.
+// Shares of a unit of a row, as decode_few.cuh deals them to teams of warps:
+// their pages, and what becomes of each.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/decode_entry.cuh"
 #include "kernels/cuda/decode_page.cuh"
+#include "kernels/cuda/tma.cuh"
 
 namespace baton::cuda {
 
-inline constexpr int kMaxFewSpans = 8;   // of a row
-inline constexpr int kFewThreads = 256;  // of a block; all combine
+inline constexpr int kMaxFewSpans = 8;  // of a row
+inline constexpr int kFewWarps = 8;     // of a block
+inline constexpr int kFewThreads = kFewWarps * kWarp;
+inline constexpr int kFewGroup = 4;  // pages of a group
 
+// A team of warps takes a share, a group of pages at a time: each scores a page
+// of it, then adds all of them to its dims of the output.
 template <int kHeadDim>
 struct FewShape {
-  static constexpr int kMaxVisitors = 512 / kHeadDim;  // warps: 128 KB of pages
-  static constexpr int kStages = 4;                    // of each
-  static constexpr int kGroup = 4;                     // pages scored together
-  static constexpr int kRingBytes =
-      kStages * DecodeShape<kHeadDim>::kStageBytes;
+  static constexpr int kTeamWarps = kHeadDim == 256 ? 8 : 4;
+  static constexpr int kTeamThreads = kTeamWarps * kWarp;
+  static constexpr int kMaxTeams = kFewWarps / kTeamWarps;
+  static constexpr int kWarpDims = kHeadDim / kTeamWarps;
+  static constexpr int kDimsShift = std::countr_zero(unsigned{kHeadDim});
+  static constexpr int kGroupBytes =
+      kFewGroup * DecodeShape<kHeadDim>::kStageBytes;
 };
 
-// What is known of a share.
-template <int kHeadDim>
-struct ShareState {
-  float out[kUnitHeads * DecodeShape<kHeadDim>::kStateStride];
-  float2 softmax[kUnitHeads];
-};
-
-// How units are shared out. Memory of a block: the rings of its visiting warps,
-// their barriers, the unit's DecodeEntry, the states of its shares.
+// How units are shared out.
 struct FewLayout {
   int block_shift;  // log2 of the blocks of a cluster
-  int visitors;     // warps of a block that visit pages
+  int teams;        // of a block
+  int slot_shift;   // log2 of the groups in flight per team: 1 or 2
 };
-// As many warps as have a share each where half of the spans are there: what a
-// layout takes, others cannot.
+// What a team has to do where half of the spans are there decides: memory that
+// a layout takes, others cannot.
 template <int kHeadDim>
 [[nodiscard]] constexpr FewLayout FewLayoutOf(int64_t max_spans,
                                               int block_shift) {
-  const int64_t shares =
-      (max_spans * DecodeShape<kHeadDim>::kWarps) >> block_shift;
-  return {block_shift, static_cast<int>(std::clamp<int64_t>(
-                           shares / 2, 1, FewShape<kHeadDim>::kMaxVisitors))};
-}
-template <int kHeadDim>
-[[nodiscard]] constexpr int64_t FewSharedBytes(int64_t max_spans,
-                                               const FewLayout& layout) {
   using Few = FewShape<kHeadDim>;
-  const int64_t shares = CeilDiv(max_spans * DecodeShape<kHeadDim>::kWarps,
-                                 int64_t{1} << layout.block_shift);
-  return layout.visitors * int64_t{Few::kRingBytes + Few::kStages * 8} +
-         shares * static_cast<int64_t>(sizeof(ShareState<kHeadDim>)) +
-         static_cast<int64_t>(sizeof(DecodeEntry<kHeadDim>));
+  constexpr int kWarps = DecodeShape<kHeadDim>::kWarps;
+  constexpr int kSharePages = kSpanTokens / kPage / kWarps;
+  const int64_t shares =
+      std::max<int64_t>(1, (max_spans * kWarps) >> block_shift >> 1);
+  const auto teams =
+      static_cast<int>(std::min<int64_t>(shares, Few::kMaxTeams));
+  const bool is_one_group =
+      CeilDiv(shares, int64_t{teams}) * kSharePages <= kFewGroup;
+  return {block_shift, teams, is_one_group ? 0 : 1};
 }
+
+// What a page's warp tells the others of its team, in place of the keys. Of a
+// lane, or of heads 2q and 2q + 1.
+struct PageNotes {
+  uint2 weights[kWarp];  // PageWeights' low, high
+  float2 sum[kWarp];
+  float2 factor[4], best[4];
+};
+
+// Where a block has what, in bytes: the rings of its teams, the unit's
+// DecodeEntry, then what all shares send to this block: the largest score and
+// the weight of each head, sums of its part of the dims; barriers.
+template <int kHeadDim>
+struct FewPlaces {
+  constexpr FewPlaces(int64_t max_spans, int heads, const FewLayout& layout)
+      : ring_bytes(FewShape<kHeadDim>::kGroupBytes << layout.slot_shift) {
+    const auto shares =
+        static_cast<int>(max_spans) * DecodeShape<kHeadDim>::kWarps;
+    entry = layout.teams * ring_bytes;
+    softmax = entry + static_cast<int>(sizeof(DecodeEntry<kHeadDim>));
+    parts = softmax + shares * heads * 8;
+    arrived = parts + shares * heads * ((kHeadDim >> layout.block_shift) * 4);
+    received = arrived + (layout.teams << layout.slot_shift) * 8;
+    bytes = received + 8;
+  }
+  int ring_bytes;  // of a team
+  int entry, softmax, parts, arrived, received, bytes;
+};
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
@@ -66,13 +91,20 @@ inline constexpr int kNoShare = 1 << 30;  // of a warp that visits none
 // The unit of a row that a cluster has.
 struct FewUnit {
   int row, unit, kv_head, position;
-  int hidden;            // tokens of the first page before those that it sees
-  int tokens, spans;     // hidden ones too
-  const int32_t* pages;  // numbers, from the first page on
-  int old_pages;         // of them, which the visit does not write
+  int first_head, heads;  // of q
+  int hidden;             // tokens of the first page before those that it sees
+  int tokens, spans;      // hidden ones too
+  const int32_t* pages;   // numbers, from the first page on
+  int old_pages;          // of them, which the visit does not write
 
-  __device__ __forceinline__ int SpanTokens(int span) const {
-    return span < spans - 1 ? kSpanTokens : tokens - (spans - 1) * kSpanTokens;
+  // Shares that have pages, of spans that have so many each.
+  __device__ __forceinline__ int Shares(int of_span) const {
+    const int last_tokens = tokens - (spans - 1) * kSpanTokens;
+    const int last_pages = (last_tokens + kPage - 1) / kPage;
+    return (spans - 1) * of_span + min(last_pages, of_span);
+  }
+  __device__ __forceinline__ SeenTokens Seen(int page) const {
+    return {page == 0 ? hidden : 0, min(tokens - page * kPage, kPage)};
   }
 };
 
@@ -87,6 +119,8 @@ __device__ __forceinline__ FewUnit FindUnit(const DecodeWork& work, int row,
   found.row = row;
   found.unit = unit;
   found.kv_head = unit / work.unit_tiles;
+  found.first_head = UnitHead(work, unit);
+  found.heads = UnitHeads(work, unit);
   found.position = position;
   found.hidden = work.pages.FirstSeen(position) % kPage;
   found.tokens = TokensOf(work, position);
@@ -97,177 +131,350 @@ __device__ __forceinline__ FewUnit FindUnit(const DecodeWork& work, int row,
   return found;
 }
 
-// Fills a warp's ring with the pages of its shares, in order. The page numbers
-// of a share are asked for while pages of the one before are on their way.
+// Walks over the groups of pages of shares first, first + step, ...
+template <int kWarps>
+class GroupCursor {
+ public:
+  __device__ __forceinline__ GroupCursor(const FewUnit& unit, int first,
+                                         int step)
+      : tokens_(unit.tokens),
+        spans_(unit.spans),
+        shares_(unit.Shares(kWarps)),
+        share_(first),
+        step_(step) {
+    Begin();
+  }
+
+  __device__ __forceinline__ int Share() const { return share_; }
+  __device__ __forceinline__ int Pages() const {  // 0: past the end
+    return min(left_, kFewGroup);
+  }
+  __device__ __forceinline__ bool EndsShare() const {
+    return left_ <= kFewGroup;
+  }
+  // Of the unit's pages: page i of the group.
+  __device__ __forceinline__ int Page(int i) const {
+    return first_ + i * kWarps;
+  }
+  __device__ __forceinline__ void Advance() {
+    left_ -= kFewGroup;
+    first_ += kFewGroup * kWarps;
+    if (left_ > 0) return;
+    share_ += step_;
+    Begin();
+  }
+
+ private:
+  __device__ __forceinline__ void Begin() {
+    const int span = share_ / kWarps;
+    const int tokens =
+        span < spans_ - 1 ? kSpanTokens : tokens_ - span * kSpanTokens;
+    left_ = share_ < shares_ ? PagesOf<kWarps>(tokens, share_ % kWarps) : 0;
+    first_ = span * (kSpanTokens / kPage) + share_ % kWarps;
+  }
+
+  int tokens_, spans_, shares_;
+  int share_, step_;
+  int left_;   // pages of the share
+  int first_;  // of the unit's pages
+};
+
+// Fills a team's ring with groups of pages, in order. The page numbers of a
+// group are asked for while the one before is on its way.
 template <int kHeadDim>
-class ShareFeed {
+class GroupFeed {
  public:
   using Shape = DecodeShape<kHeadDim>;
-  using Few = FewShape<kHeadDim>;
 
-  // Shares first, first + step, ...
-  __device__ __forceinline__ ShareFeed(const DecodeWork& work,
+  // Of one warp.
+  __device__ __forceinline__ GroupFeed(const DecodeWork& work,
                                        const FewUnit& unit, char* ring,
-                                       uint64_t* arrived, int first, int step)
+                                       uint64_t* arrived, int slot_shift,
+                                       const GroupCursor<Shape::kWarps>& first)
       : work_(work),
         unit_(unit),
         ring_(ring),
         arrived_(arrived),
-        share_(first),
-        step_(step) {
+        slots_(1 << slot_shift),
+        next_(first) {
     Ask();
   }
 
-  // Starts copies of pages below `end` of the unit into the stages that are
-  // free when `used` pages have been.
+  // Starts copies of groups of pages below `end` of the unit into the slots
+  // that are free when `used` groups have been.
   __device__ __forceinline__ void Fill(int used, int end) {
-    while (filled_ - used < Few::kStages) {
-      if (next_ == now_.count) {
-        if (ahead_.count == 0) return;
-        now_ = ahead_;
-        next_ = 0;
-        Ask();
+    while (filled_ - used < slots_) {
+      const int pages = next_.Pages();
+      if (pages == 0 || next_.Page(pages - 1) >= end) return;
+      const int slot = filled_ & (slots_ - 1);
+      const int ids = ids_;
+      next_.Advance();
+      Ask();
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
+      if (lane == 0) {
+        BarrierExpect(SharedOffset(arrived_ + slot),
+                      pages * Shape::kStageBytes);
       }
-      if (now_.first + next_ * Shape::kWarps >= end) return;
-      const int64_t id = __shfl_sync(kAllLanes, now_.id, next_);
-      const char* keys =
-          static_cast<const char*>(work_.pages.pool) +
-          id * work_.pages.page_bytes +
-          static_cast<int64_t>(unit_.kv_head) * Shape::kBlockBytes;
-      const int stage = filled_ % Few::kStages;
-      StageFill(arrived_ + stage, ring_ + stage * Shape::kStageBytes, keys,
-                keys + work_.pages.kv_heads * Shape::kBlockBytes,
-                Shape::kBlockBytes);
-      ++next_;
+      for (int i = 0; i < pages; ++i) {
+        const int64_t id = __shfl_sync(kAllLanes, ids, i);
+        const char* keys =
+            static_cast<const char*>(work_.pages.pool) +
+            id * work_.pages.page_bytes +
+            static_cast<int64_t>(unit_.kv_head) * Shape::kBlockBytes;
+        StageCopy(arrived_ + slot,
+                  ring_ + (slot * kFewGroup + i) * Shape::kStageBytes, keys,
+                  keys + work_.pages.kv_heads * Shape::kBlockBytes,
+                  Shape::kBlockBytes);
+      }
       ++filled_;
     }
   }
 
  private:
-  struct Share {
-    int count = 0;  // pages
-    int first = 0;  // of the unit's pages
-    int id = 0;     // lane i: number of its page i
-  };
-
   __device__ __forceinline__ void Ask() {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    ahead_.count = 0;
-    while (share_ < unit_.spans * Shape::kWarps && ahead_.count == 0) {
-      const int span = share_ / Shape::kWarps;
-      const int warp = share_ % Shape::kWarps;
-      share_ += step_;
-      ahead_.count = PagesOf<Shape::kWarps>(unit_.SpanTokens(span), warp);
-      ahead_.first = span * (kSpanTokens / kPage) + warp;
-      if (lane < ahead_.count) {
-        ahead_.id = LoadInt(unit_.pages + ahead_.first + lane * Shape::kWarps);
-      }
-    }
+    if (lane < next_.Pages()) ids_ = LoadInt(unit_.pages + next_.Page(lane));
   }
 
   const DecodeWork& work_;
   const FewUnit& unit_;
   char* ring_;
   uint64_t* arrived_;
-  int share_, step_;  // the next share to look at
-  Share now_, ahead_;
-  int next_ = 0;  // page of now_
+  int slots_;
+  GroupCursor<Shape::kWarps> next_;
+  int ids_ = 0;  // lane i: number of page i of the next group
   int filled_ = 0;
 };
 
-// Pages [first, first + kPages) of the shares of a warp, the oldest of the
-// ring.
-template <int kHeadDim, int kPages>
-struct PageGroup {
-  using Shape = DecodeShape<kHeadDim>;
-  const char* keys[kPages];
-  SeenTokens seen[kPages];
+// What the blocks of a cluster tell each other about shares: each has a part
+// of the dims. It lies at the same places in all blocks.
+template <int kHeadDim>
+struct ShareResults {
+  float2* softmax;     // [shares][heads] largest score, weight
+  float* parts;        // [shares][heads][dims of a block]
+  uint64_t* received;  // the barrier
+  int heads;
+  int dims_shift;  // log2 of the dims of a block
 
-  __device__ __forceinline__ void Await(char* ring, uint64_t* arrived,
-                                        int used) {
-    constexpr int kStages = FewShape<kHeadDim>::kStages;
-#pragma unroll
-    for (int i = 0; i < kPages; ++i) {
-      const int stage = (used + i) % kStages;
-      StageAwait(arrived + stage, (used + i) / kStages);
-      keys[i] = ring + stage * Shape::kStageBytes;
-    }
-  }
-  // Scores first, which do not wait for each other.
-  __device__ __forceinline__ void AddTo(const DecodeWork& work,
-                                        const uint4 (&q)[kHeadDim / 32],
-                                        DecodeState<kHeadDim>& state) const {
-    PageScores scores[kPages];
-#pragma unroll
-    for (int i = 0; i < kPages; ++i) {
-      scores[i] = ScorePage<kHeadDim>(work, keys[i], seen[i], q);
-    }
-#pragma unroll
-    for (int i = 0; i < kPages; ++i) {
-      AddPage(keys[i] + Shape::kBlockBytes, seen[i], scores[i], state);
-    }
-    __syncwarp();
+  // That a block receives of so many shares.
+  __device__ __forceinline__ int Bytes(int shares) const {
+    return shares * heads * (8 + (4 << dims_shift));
   }
 };
 
-// A visiting warp.
+// How a lane of a team's warp sends what became of a share.
 template <int kHeadDim>
-struct ShareVisitor {
+class ShareSender {
+ public:
+  static constexpr int kWarpDims = FewShape<kHeadDim>::kWarpDims;
+
+  __device__ __forceinline__ ShareSender(const ShareResults<kHeadDim>& results,
+                                         int warp)
+      : warp_(warp), heads_(results.heads), dims_shift_(results.dims_shift) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int head = lane % 4 * 2;
+    const uint32_t received = SharedOffset(results.received);
+#pragma unroll
+    for (int t = 0; t < kWarpDims / 8; ++t) {
+      const int dim = warp * kWarpDims + t * 8 + lane / 4;
+      const int block = dim >> dims_shift_;
+      const int local = dim & ((1 << dims_shift_) - 1);
+      parts_[t] = AddressIn(
+          block, SharedOffset(results.parts + (head << dims_shift_) + local));
+      received_[t] = AddressIn(block, received);
+    }
+    const int block = lane / 4;
+    sends_ = warp == 0 && block < kHeadDim >> dims_shift_;
+    softmax_ =
+        AddressIn(sends_ ? block : 0, SharedOffset(results.softmax + head));
+    softmax_received_ = AddressIn(sends_ ? block : 0, received);
+  }
+
+  __device__ __forceinline__ void Send(
+      int share, const DecodeState<kWarpDims>& state) const {
+    const int head = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (head + i >= heads_) continue;
+      const uint32_t at = 4 * ((share * heads_ + i) << dims_shift_);
+#pragma unroll
+      for (int t = 0; t < kWarpDims / 8; ++t) {
+        SendTo(parts_[t] + at, state.out[t / 2][t % 2 * 2 + i], received_[t]);
+      }
+    }
+    if (warp_ != 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float sum = SumOfLanes(state.sum[i]);
+      if (!sends_ || head + i >= heads_) continue;
+      SendPairTo(softmax_ + 8 * (share * heads_ + i), {state.largest[i], sum},
+                 softmax_received_);
+    }
+  }
+
+ private:
+  int warp_, heads_, dims_shift_;
+  bool sends_;
+  uint32_t parts_[kWarpDims / 8], received_[kWarpDims / 8];
+  uint32_t softmax_, softmax_received_;
+};
+
+// A warp of a team at its shares.
+template <int kHeadDim>
+class ShareVisitor {
+ public:
   using Shape = DecodeShape<kHeadDim>;
   using Few = FewShape<kHeadDim>;
 
-  const DecodeWork& work;
-  const FewUnit& unit;
-  ShareFeed<kHeadDim>& feed;
-  char* ring;
-  uint64_t* arrived;
-  int used = 0;  // pages
+  // `warp`: of the team.
+  __device__ __forceinline__
+  ShareVisitor(const DecodeWork& work, const FewUnit& unit, const char* ring,
+               uint64_t* arrived, int slot_shift, int team, int warp,
+               const GroupCursor<Shape::kWarps>& first,
+               const ShareResults<kHeadDim>& results)
+      : work_(work),
+        unit_(unit),
+        ring_(const_cast<char*>(ring)),
+        arrived_(arrived),
+        slot_shift_(slot_shift),
+        team_(team),
+        warp_(warp),
+        now_(first),
+        sender_(results, warp) {}
 
-  // Pages n to n + kPages of a share.
-  template <int kPages>
-  __device__ __forceinline__ void Visit(int share, int n,
-                                        const NewToken<kHeadDim>& token,
-                                        const uint4 (&q)[kHeadDim / 32],
-                                        DecodeState<kHeadDim>& state) {
-    const int span = share / Shape::kWarps;
-    const int tokens = unit.SpanTokens(span);
-    PageGroup<kHeadDim, kPages> group;
-    group.Await(ring, arrived, used);
-#pragma unroll
-    for (int i = 0; i < kPages; ++i) {
-      const int page = share % Shape::kWarps + (n + i) * Shape::kWarps;
-      group.seen[i] = {share == 0 && page == 0 ? unit.hidden : 0,
-                       min(tokens - page * kPage, kPage)};
-      if (span * (kSpanTokens / kPage) + page == token.page) {
-        token.PutInto(ring + (used + i) % Few::kStages * Shape::kStageBytes);
-      }
-    }
-    group.AddTo(work, q, state);
-    used += kPages;
-    feed.Fill(used, kAllPages);
+  // For the first group, if there is any.
+  __device__ __forceinline__ void AwaitFirst() const {
+    if (now_.Pages() > 0) Await();
   }
 
-  // Shares first, first + step, ..., whose states are in every
-  // place_step-th place from `place` on.
-  __device__ __forceinline__ void VisitAll(int first, int step,
+  // Behind that. `feed`: of the first warp.
+  __device__ __forceinline__ void VisitAll(GroupFeed<kHeadDim>& feed,
                                            const NewToken<kHeadDim>& token,
-                                           const uint4 (&q)[kHeadDim / 32],
-                                           ShareState<kHeadDim>* place,
-                                           int place_step) {
-    for (int share = first; share < unit.spans * Shape::kWarps;
-         share += step, place += place_step) {
-      const int count = PagesOf<Shape::kWarps>(
-          unit.SpanTokens(share / Shape::kWarps), share % Shape::kWarps);
-      if (count == 0) continue;
-      DecodeState<kHeadDim> state;
-      int n = 0;
-      for (; count - n >= Few::kGroup; n += Few::kGroup) {
-        Visit<Few::kGroup>(share, n, token, q, state);
+                                           const uint4 (&q)[kHeadDim / 32]) {
+    DecodeState<Few::kWarpDims> state;
+    while (now_.Pages() > 0) {
+      if (used_ > 0) {
+        StageFence();  // of what this warp has changed in a page
+        Sync();
+        if (warp_ == 0) feed.Fill(used_, kAllPages);
+        Await();
       }
-      for (; n < count; ++n) Visit<1>(share, n, token, q, state);
-      PutState(state, place->out, place->softmax);
+      Visit(token, q, state);
+      ++used_;
+      if (now_.EndsShare()) {
+        sender_.Send(now_.Share(), state);
+        state = {};
+      }
+      now_.Advance();
     }
   }
+
+ private:
+  __device__ __forceinline__ void Sync() const {
+    BarrierSync(1 + team_, Few::kTeamThreads);
+  }
+  __device__ __forceinline__ int Slot() const {
+    return used_ & ((1 << slot_shift_) - 1);
+  }
+  __device__ __forceinline__ void Await() const {
+    BarrierWait(SharedOffset(arrived_ + Slot()), (used_ >> slot_shift_) & 1);
+  }
+
+  __device__ __forceinline__ PageNotes& Notes(char* group, int i) const {
+    static_assert(sizeof(PageNotes) <= Shape::kBlockBytes);
+    return *reinterpret_cast<PageNotes*>(group + i * Shape::kStageBytes);
+  }
+
+  // The group that is there.
+  __device__ __forceinline__ void Visit(const NewToken<kHeadDim>& token,
+                                        const uint4 (&q)[kHeadDim / 32],
+                                        DecodeState<Few::kWarpDims>& state) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int pages = now_.Pages();
+    char* const group = ring_ + Slot() * Few::kGroupBytes;
+    const bool scores = warp_ < pages;
+    PageScores own = {};
+    if (scores) {
+      own = Score(group + warp_ * Shape::kStageBytes, token, q);
+      if (lane < 4) Notes(group, warp_).best[lane] = {own.best[0], own.best[1]};
+    }
+    Sync();
+    float2 best[kFewGroup];
+#pragma unroll
+    for (int i = 0; i < kFewGroup; ++i) {
+      best[i] = Notes(group, i).best[lane % 4];
+      if (i >= pages) best[i] = {-kInfinity, -kInfinity};
+    }
+    if (scores) {
+      // As if pages came one by one.
+      float before[2] = {state.largest[0], state.largest[1]};
+#pragma unroll
+      for (int i = 0; i < kFewGroup - 1; ++i) {
+        before[0] = fmaxf(i < warp_ ? best[i].x : -kInfinity, before[0]);
+        before[1] = fmaxf(i < warp_ ? best[i].y : -kInfinity, before[1]);
+      }
+      const PageWeights weights = WeighPage(own, before);
+      PageNotes& notes = Notes(group, warp_);
+      notes.weights[lane] = {weights.low, weights.high};
+      notes.sum[lane] = {weights.sum[0], weights.sum[1]};
+      if (lane < 4) {
+        notes.factor[lane] = {weights.factor[0], weights.factor[1]};
+      }
+    }
+    Sync();
+#pragma unroll
+    for (int i = 0; i < kFewGroup; ++i) {
+      state.largest[0] = fmaxf(best[i].x, state.largest[0]);
+      state.largest[1] = fmaxf(best[i].y, state.largest[1]);
+    }
+    if (pages == kFewGroup) {
+#pragma unroll
+      for (int i = 0; i < kFewGroup; ++i) Add(group, i, state);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < pages; ++i) Add(group, i, state);
+    }
+  }
+
+  // This warp's page of the group.
+  __device__ __forceinline__ PageScores
+  Score(char* keys, const NewToken<kHeadDim>& token,
+        const uint4 (&q)[kHeadDim / 32]) const {
+    const int page = now_.Page(warp_);
+    const SeenTokens seen = unit_.Seen(page);
+    if (page == token.page) token.PutInto(keys);
+    if (!seen.IsAll()) ClearUnseen<kHeadDim>(keys + Shape::kBlockBytes, seen);
+    const PageScores scores = ScorePage<kHeadDim>(work_, keys, seen, q);
+    __syncwarp();  // notes come in place of the keys
+    return scores;
+  }
+
+  // Page i of the group to this warp's dims.
+  __device__ __forceinline__ void Add(
+      char* group, int i, DecodeState<Few::kWarpDims>& state) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const PageNotes& notes = Notes(group, i);
+    const uint2 weights = notes.weights[lane];
+    const float2 factor = notes.factor[lane % 4];
+    const float2 sum = notes.sum[lane];
+    AddPage(group + i * Shape::kStageBytes + Shape::kBlockBytes +
+                warp_ * Few::kWarpDims * 2 * kPage,
+            {.low = weights.x,
+             .high = weights.y,
+             .factor = {factor.x, factor.y},
+             .sum = {sum.x, sum.y}},
+            state);
+  }
+
+  const DecodeWork& work_;
+  const FewUnit& unit_;
+  char* ring_;
+  uint64_t* arrived_;
+  int slot_shift_;
+  int team_, warp_;
+  GroupCursor<Shape::kWarps> now_;
+  ShareSender<kHeadDim> sender_;
+  int used_ = 0;  // groups
 };
 
 #endif

@@ -97,12 +97,22 @@ __device__ inline float LoadIn(uint32_t address) {
   return v;
 }
 
-__device__ inline float2 LoadPairIn(uint32_t address) {
-  float2 v;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
-               : "=f"(v.x), "=f"(v.y)
-               : "r"(address));
-  return v;
+// Stores to a block of the cluster and counts the bytes in a barrier of it,
+// whose initialisation has to have been seen. Both addresses: AddressIn.
+__device__ inline void SendTo(uint32_t address, float v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], "
+      "%1, [%2];" ::"r"(address),
+      "r"(__float_as_uint(v)), "r"(barrier)
+      : "memory");
+}
+__device__ inline void SendPairTo(uint32_t address, float2 v,
+                                  uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 "
+      "[%0], {%1, %2}, [%3];" ::"r"(address),
+      "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(barrier)
+      : "memory");
 }
 
 #endif
