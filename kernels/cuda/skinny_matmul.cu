@@ -9,6 +9,7 @@
 #include "kernels/cuda/skinny_kernel.cuh"
 #include "kernels/cuda/skinny_matmul.h"
 #include "kernels/cuda/skinny_plain.cuh"
+#include "kernels/cuda/skinny_row.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace baton::cuda {
@@ -60,7 +61,8 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 }
 
 constexpr int64_t kProcessors = 132;
-// K that two blocks share, and what is deeper.
+// A K that is soon done; one that two blocks share; what is deeper.
+constexpr int64_t kShallow = 2560;
 constexpr int64_t kShared = 4096;
 constexpr int64_t kDeep = 8192;
 constexpr int64_t kFewBlocks = 32;
@@ -142,6 +144,12 @@ cudaError_t PrepareVariants() {
                                  cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess) return error;
   }
+  for (const auto kernel : {&SkinnyRowKernel<4>, &SkinnyRowKernel<8>}) {
+    error = cudaFuncSetAttribute(kernel,
+                                 cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+    if (error != cudaSuccess) return error;
+  }
   return cudaSuccess;
 }
 
@@ -175,6 +183,66 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
       static_cast<unsigned>((weight.n + kPlainWarps - 1) / kPlainWarps);
   SkinnyPlainKernel<<<blocks, 32 * kPlainWarps, 0, stream>>>(work);
   return cudaGetLastError();
+}
+
+// Whether SkinnyRowKernel takes the weight.
+bool SuitsRow(const SkinnyWeight& weight) {
+  return weight.k % kSkinnyGroup == 0 &&
+         !SkinnyHalvesApart(weight.k, weight.halves);
+}
+
+// The fastest of one row, as a layer's products run, between norms and
+// attention: blocks leave room beside them for those of the launches behind.
+SkinnyTuning RowTuning(int64_t n, int64_t k) {
+  const int64_t blocks = CeilDiv(n, kBoxRows);
+  if (blocks <= kFewBlocks || (2 * blocks <= kProcessors && k >= kShared)) {
+    return {.teams = 4, .row_tiles = 2, .slots = 6, .blocks = 2};
+  }
+  if (blocks <= kProcessors) {
+    return {.teams = 8, .row_tiles = 2, .slots = k < kShared ? 4 : 5};
+  }
+  if (blocks > 2 * kProcessors) {
+    return {.teams = 4, .row_tiles = 2, .slots = 5};
+  }
+  return k < kShallow ? SkinnyTuning{.teams = 8, .row_tiles = 2, .slots = 3}
+                      : SkinnyTuning{.teams = 4, .row_tiles = 2, .slots = 4};
+}
+
+cudaError_t LaunchRow(const SkinnyWeight& weight, const SkinnyArgs& args,
+                      const SkinnySink& sink, cudaStream_t stream) {
+  const SkinnyTuning tuning =
+      args.tuning.teams == 0 ? RowTuning(weight.n, weight.k) : args.tuning;
+  const int cluster = std::max(tuning.blocks, 1);
+  const int teams = tuning.teams;
+  if ((teams != 4 && teams != 8) ||
+      (teams * cluster != 4 && teams * cluster != 8)) {
+    return cudaErrorInvalidValue;
+  }
+  const int64_t groups = SkinnyGroups(weight.k, weight.halves);
+  const int64_t team_groups =
+      CeilDiv(groups, std::min(weight.leaves, teams * cluster));
+  const int64_t blocks = CeilDiv(weight.n, kBoxRows) * cluster;
+  const int slots =
+      static_cast<int>(std::clamp<int64_t>(tuning.slots, 1, team_groups));
+  const RowWork work = {
+      .x = args.x,
+      .skinny = {.m = 1,
+                 .n = static_cast<int>(weight.n),
+                 .groups = static_cast<int>(groups),
+                 .half_groups = 0,
+                 .leaf_shift =
+                     std::countr_zero(static_cast<unsigned>(weight.leaves)),
+                 .block_shift =
+                     std::countr_zero(static_cast<unsigned>(cluster)),
+                 .slots = slots,
+                 .sink = sink},
+      .team_groups = static_cast<int>(team_groups)};
+  const RowPlaces places(teams, slots, work.team_groups, cluster);
+  return LaunchClusters(
+      teams == 4 ? &SkinnyRowKernel<4> : &SkinnyRowKernel<8>,
+      dim3(static_cast<unsigned>(blocks)), cluster, teams * kWarp,
+      static_cast<size_t>(places.bytes), stream,
+      IsGated(args.activation) ? weight.pairs : weight.map, work);
 }
 
 cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
@@ -289,9 +357,13 @@ cudaError_t SkinnyMatmul(const SkinnyWeight& weight, const SkinnyArgs& args,
                            .out_type = args.out_type,
                            .activation = args.activation,
                            .xielu = args.xielu};
-  return SuitsCopies(weight, args.x, args.ldx)
-             ? LaunchHopper(weight, args, sink, stream)
-             : LaunchPlain(weight, args, sink, stream);
+  if (!SuitsCopies(weight, args.x, args.ldx)) {
+    return LaunchPlain(weight, args, sink, stream);
+  }
+  const bool is_row = args.m == 1 && SuitsRow(weight) &&
+                      (args.tuning.teams == 0 || args.tuning.row_tiles == 2);
+  return is_row ? LaunchRow(weight, args, sink, stream)
+                : LaunchHopper(weight, args, sink, stream);
 }
 
 }  // namespace baton::cuda

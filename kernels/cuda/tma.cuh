@@ -21,6 +21,15 @@ __device__ inline uint64_t EvictFirstPolicy() {
   return policy;
 }
 
+// Starts the copy of `bytes` to shared memory; all are multiples of 16.
+__device__ inline void CopyBytes(uint32_t to, const void* from, int bytes,
+                                 uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
 // Starts the copy of the box at (column, row) of a matrix to shared memory.
 __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column,
                                int row, uint32_t barrier, uint64_t policy) {
@@ -84,6 +93,15 @@ __device__ inline uint32_t AddressIn(uint32_t rank, uint32_t address) {
       : "=r"(mapped)
       : "r"(address), "r"(rank));
   return mapped;
+}
+__device__ inline void StoreShared(uint32_t address, float v) {
+  asm volatile("st.shared::cta.f32 [%0], %1;" ::"r"(address), "f"(v)
+               : "memory");
+}
+__device__ inline float LoadShared(uint32_t address) {
+  float v;
+  asm volatile("ld.shared::cta.f32 %0, [%1];" : "=f"(v) : "r"(address));
+  return v;
 }
 // Stores to a block of the cluster, which has to have begun.
 __device__ inline void StoreIn(uint32_t address, float v) {

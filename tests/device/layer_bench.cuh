@@ -94,9 +94,12 @@ class LayerChain {
     }
   }
 
-  // Of a block, for one row.
-  [[nodiscard]] static int SharedBytes(const cuda::SkinnyTuning& t) {
-    return t.teams * t.slots * (t.row_tiles / 2 * 4096 + 1024 + 8);
+  // Of a block, for one row, at most.
+  [[nodiscard]] int64_t SharedBytes(const cuda::SkinnyTuning& t) const {
+    const int64_t stages = t.teams * t.slots;
+    return t.row_tiles == 2 ? stages * (4096 + 8) +
+                                  2 * std::max(shape_.hidden, shape_.ffn) + 2048
+                            : stages * (t.row_tiles / 2 * 4096 + 1024 + 8);
   }
 
   // Microseconds of a layer.
@@ -246,7 +249,7 @@ inline void BenchLayouts(const LayerChain& chain, double floor,
         for (cuda::SkinnyTuning layout : kLayouts) {
           for (int stages = 1; stages <= 8; ++stages) {
             layout.slots = stages;
-            if (LayerChain::SharedBytes(layout) > limit) continue;
+            if (chain.SharedBytes(layout) > limit) continue;
             LayerSavings tried = best;
             put(tried, layout);
             const double us = chain.Time(tried);

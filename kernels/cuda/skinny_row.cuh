@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper kernel of skinny_matmul.h for one row of x, where what counts is
+// the time from x to its product. Its bits are those of skinny_kernel.cuh.
+//
+// A team is a warp and multiplies 32 rows of W with its leaves of K, which it
+// streams through a ring of its own; what it needs of x it has as a whole. On
+// the N side of the tensor cores every token is the same one. Sums meet in the
+// first block of a cluster.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/skinny_stages.cuh"
+
+namespace baton::cuda {
+
+// Where a block has what, in bytes: the rings of its teams, x of all of them,
+// the sums of teams, those of the other blocks of the cluster; barriers: of
+// stages, of each team's x, of other blocks' sums.
+struct RowPlaces {
+  static constexpr int kSumBytes = kBoxRows * 4;
+
+  constexpr RowPlaces(int teams, int slots, int team_groups, int blocks)
+      : ring_bytes(slots * kBoxBytes), x_bytes(team_groups * kGroup * 2) {
+    x = teams * ring_bytes;
+    sums = x + teams * x_bytes;
+    received = sums + teams * kSumBytes;
+    barriers = received + (blocks - 1) * kSumBytes;
+    bytes = barriers + 8 * (teams * (slots + 1) + 1);
+  }
+
+  int ring_bytes, x_bytes;  // of a team
+  int x, sums, received, barriers, bytes;
+};
+
+// What a launch is told besides the map of W.
+struct RowWork {
+  const void* x;
+  SkinnyWork skinny;
+  int team_groups;  // at most
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// The tree over what so many have, `stride` bytes apart: a power of two.
+template <int kCount>
+__device__ __forceinline__ float RowTree(uint32_t at, int stride) {
+  if constexpr (kCount == 1) {
+    return LoadShared(at);
+  } else {
+    return RowTree<kCount / 2>(at, stride) +
+           RowTree<kCount / 2>(at + kCount / 2 * stride, stride);
+  }
+}
+
+// The ring of a team's warp.
+class RowRing {
+ public:
+  // Stages for groups [group, end) of K, rows of W, or pairs, from `row` on.
+  __device__ __forceinline__ RowRing(const CUtensorMap& map, uint32_t stages,
+                                     uint32_t barriers, int slots,
+                                     bool is_paired, int row, int group,
+                                     int end)
+      : map_(map),
+        first_stage_(stages),
+        first_barrier_(barriers),
+        slots_(slots),
+        is_paired_(is_paired),
+        row_(row),
+        next_(group),
+        left_(end - group),
+        stage_(stages),
+        barrier_(barriers),
+        policy_(EvictFirstPolicy()) {}
+
+  // All lanes; the first copies.
+  __device__ __forceinline__ void Fill() {
+    const int filled = min(slots_, left_);
+    if (threadIdx.x % kWarp == 0) {
+#pragma unroll 1
+      for (int i = 0; i <= slots_; ++i) BarrierInit(first_barrier_ + 8 * i);
+      BarrierInitFence();
+#pragma unroll 1
+      for (int i = 0; i < filled; ++i) {
+        Start(first_stage_ + kBoxBytes * i, first_barrier_ + 8 * i, next_ + i);
+      }
+    }
+    next_ += filled;
+    left_ -= filled;
+    __syncwarp();
+  }
+  // The barrier behind those of the stages.
+  __device__ __forceinline__ uint32_t BarrierOfX() const {
+    return first_barrier_ + 8 * slots_;
+  }
+
+  // The oldest stage, once it is there.
+  __device__ __forceinline__ uint32_t Wait() const {
+    BarrierWait(barrier_, phase_);
+    return stage_;
+  }
+  // All lanes have read it.
+  __device__ __forceinline__ void Release() {
+    __syncwarp();
+    if (left_ > 0) {
+      if (threadIdx.x % kWarp == 0) Start(stage_, barrier_, next_);
+      ++next_;
+      --left_;
+    }
+    stage_ += kBoxBytes;
+    barrier_ += 8;
+    if (barrier_ == BarrierOfX()) {
+      stage_ = first_stage_;
+      barrier_ = first_barrier_;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Start(uint32_t to, uint32_t barrier,
+                                        int group) const {
+    BarrierExpect(barrier, kBoxBytes);
+    if (is_paired_) {
+      CopyBoxOf(0, to, map_, group * kGroup, row_, barrier, policy_);
+    } else {
+      CopyBox(to, map_, group * kGroup, row_, barrier, policy_);
+    }
+  }
+
+  const CUtensorMap& map_;
+  uint32_t first_stage_, first_barrier_;
+  int slots_;
+  bool is_paired_;
+  int row_;
+  int next_, left_;           // group to copy next; so many
+  uint32_t stage_, barrier_;  // the oldest
+  uint32_t phase_ = 0;
+  uint64_t policy_;
+};
+
+// acc += w x of a stage: two tiles of 16 rows. `w` is where this lane reads
+// the first 16 k of the first tile, by[i] what leads to the next 16 i; `x`:
+// the first 32 k.
+__device__ __forceinline__ void MultiplyRow(float (&acc)[2][4], uint32_t w,
+                                            const uint32_t (&by)[4],
+                                            uint32_t x) {
+  // All of it at once: no load waits for a product.
+  uint32_t a[4][2][4];
+  uint32_t b[2][4];
+  LoadMatrices(b[0], x);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      LoadMatrices(a[step][tile], w + by[step] + 2048 * tile);
+    }
+    if (step == 1) LoadMatrices(b[1], x + 64);
+  }
+  __syncwarp();  // keeps compilers from loading late
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      Mma(acc[tile], a[step][tile], b[step / 2][step % 2 * 2],
+          b[step / 2][step % 2 * 2 + 1]);
+    }
+  }
+}
+
+#endif
+
+// Blocks: of a cluster, then rows of W. A cluster has 4 or 8 teams.
+template <int kTeams>
+__global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
+    SkinnyRowKernel(const __grid_constant__ CUtensorMap map,
+                    const __grid_constant__ RowWork row_work) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) std::byte shared[];
+  const SkinnyWork& work = row_work.skinny;
+  AllowNextGrid();
+  PrefetchMap(map);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int team = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp,
+                               0);  // uniform
+  const int blocks = 1 << work.block_shift;
+  const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
+  const bool is_paired = IsGated(work.sink.activation);
+  const int first_row = static_cast<int>(blockIdx.x >> work.block_shift) *
+                        (is_paired ? kBoxRows / 2 : kBoxRows);
+  const auto leaf_begin = [&](int leaf) {
+    return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
+  };
+  const int leaves = max(1, (1 << work.leaf_shift) / (kTeams * blocks));
+  const int first_leaf = (rank * kTeams + team) * leaves;
+  int group = leaf_begin(first_leaf);
+  const int last = leaf_begin(first_leaf + leaves);
+
+  const uint32_t base = SharedOffset(shared);
+  if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
+  const RowPlaces places(kTeams, work.slots, row_work.team_groups, blocks);
+  const uint32_t barriers = base + places.barriers;
+  RowRing ring(map, base + team * places.ring_bytes,
+               barriers + 8 * team * (work.slots + 1), work.slots, is_paired,
+               first_row, group, last);
+  ring.Fill();
+  const uint32_t received = barriers + 8 * kTeams * (work.slots + 1);
+  if (blocks > 1) {
+    if (rank == 0 && threadIdx.x == 0) {
+      BarrierInit(received);
+      BarrierInitFence();
+      BarrierExpect(received, (blocks - 1) * RowPlaces::kSumBytes);
+    }
+    ClusterSync();  // the barrier is there
+  }
+
+  const uint32_t w_offset = SwizzledOffset(lane % 16, lane / 16);
+  uint32_t by[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    by[i] = (w_offset ^ (32 * i)) - w_offset;
+    asm volatile("" : "+r"(by[i]));
+  }
+  const uint32_t team_x = base + places.x + team * places.x_bytes;
+  uint32_t x = team_x + 16 * (lane / 8);
+  float sum[2][4] = {};
+  if (group < last) {
+    const uint32_t barrier = ring.BarrierOfX();
+    const int bytes = (last - group) * kGroup * 2;
+    const auto* from =
+        static_cast<const uint16_t*>(row_work.x) + group * kGroup;
+    AwaitPreviousGrids();
+    if (lane == 0) {
+      BarrierExpect(barrier, bytes);
+      CopyBytes(team_x, from, bytes, barrier);
+    }
+    BarrierWait(barrier, 0);
+#pragma unroll 1
+    for (int leaf = 1; leaf <= leaves; ++leaf) {
+      float acc[2][4] = {};
+      const int end = leaf_begin(first_leaf + leaf);
+#pragma unroll 1
+      for (int left = end - group; left > 0; --left, x += kGroup * 2) {
+        MultiplyRow(acc, ring.Wait() + w_offset, by, x);
+        ring.Release();
+      }
+      group = end;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] += acc[i / 4][i % 4];
+    }
+  } else {
+    AwaitPreviousGrids();
+  }
+
+  if (lane % 4 == 0) {
+    const uint32_t to =
+        base + places.sums + team * RowPlaces::kSumBytes + lane / 4 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      StoreShared(to + 32 * i, sum[i / 2][i % 2 * 2]);
+    }
+  }
+  if (team != 0) {
+    BarrierArrive(1, kTeams * kWarp);
+    return;
+  }
+  BarrierSync(1, kTeams * kWarp);
+  float total =
+      RowTree<kTeams>(base + places.sums + 4 * lane, RowPlaces::kSumBytes);
+  if (blocks > 1) {
+    const uint32_t others = base + places.received + 4 * lane;
+    if (rank > 0) {
+      SendTo(AddressIn(0, others + (rank - 1) * RowPlaces::kSumBytes), total,
+             AddressIn(0, received));
+      return;
+    }
+    BarrierWaitCluster(received, 0);
+    const auto of = [&](int block) {
+      return LoadShared(others + (block - 1) * RowPlaces::kSumBytes);
+    };
+    total += of(1);
+    if (blocks >= 4) total += of(2) + of(3);
+    if (blocks >= 8) total += (of(4) + of(5)) + (of(6) + of(7));
+  }
+  if (is_paired) {
+    const float scaled = __shfl_down_sync(kAllLanes, total, kBoxRows / 2);
+    if (lane < kBoxRows / 2 && first_row + lane < work.n / 2) {
+      StoreGated(work.sink, 0, first_row + lane, total, scaled);
+    }
+  } else if (first_row + lane < work.n) {
+    StoreSum(work.sink, 0, first_row + lane, total);
+  }
+#endif
+}
+
+}  // namespace baton::cuda
