@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     StagesInit(arrived, 1 << layout.slot_shift);
   }
   __syncwarp();
-  const GroupCursor<Shape::kWarps> first(
+  const GroupCursor<kHeadDim> first(
       unit, visits ? rank + (team << layout.block_shift) : kNoShare,
       layout.teams << layout.block_shift);
   GroupFeed<kHeadDim> feed(work, unit, ring, arrived, layout.slot_shift, first);

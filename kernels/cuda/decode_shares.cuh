@@ -17,7 +17,6 @@ namespace baton::cuda {
 inline constexpr int kMaxFewSpans = 8;  // of a row
 inline constexpr int kFewWarps = 8;     // of a block
 inline constexpr int kFewThreads = kFewWarps * kWarp;
-inline constexpr int kFewGroup = 4;  // pages of a group
 
 // A team of warps takes a share, a group of pages at a time: each scores a page
 // of it, then adds all of them to its dims of the output.
@@ -27,9 +26,12 @@ struct FewShape {
   static constexpr int kTeamThreads = kTeamWarps * kWarp;
   static constexpr int kMaxTeams = kFewWarps / kTeamWarps;
   static constexpr int kWarpDims = kHeadDim / kTeamWarps;
+  // Pages of a group, at most: where they are small, all of a share.
+  static constexpr int kGroup = kHeadDim == 64 ? 6 : 4;
+  static constexpr int kRounds = (kGroup + kTeamWarps - 1) / kTeamWarps;
   static constexpr int kDimsShift = std::countr_zero(unsigned{kHeadDim});
   static constexpr int kGroupBytes =
-      kFewGroup * DecodeShape<kHeadDim>::kStageBytes;
+      kGroup * DecodeShape<kHeadDim>::kStageBytes;
 };
 
 // How units are shared out.
@@ -51,7 +53,7 @@ template <int kHeadDim>
   const auto teams =
       static_cast<int>(std::min<int64_t>(shares, Few::kMaxTeams));
   const bool is_one_group =
-      CeilDiv(shares, int64_t{teams}) * kSharePages <= kFewGroup;
+      CeilDiv(shares, int64_t{teams}) * kSharePages <= Few::kGroup;
   return {block_shift, teams, is_one_group ? 0 : 1};
 }
 
@@ -132,9 +134,12 @@ __device__ __forceinline__ FewUnit FindUnit(const DecodeWork& work, int row,
 }
 
 // Walks over the groups of pages of shares first, first + step, ...
-template <int kWarps>
+template <int kHeadDim>
 class GroupCursor {
  public:
+  static constexpr int kWarps = DecodeShape<kHeadDim>::kWarps;
+  static constexpr int kGroup = FewShape<kHeadDim>::kGroup;
+
   __device__ __forceinline__ GroupCursor(const FewUnit& unit, int first,
                                          int step)
       : tokens_(unit.tokens),
@@ -147,18 +152,16 @@ class GroupCursor {
 
   __device__ __forceinline__ int Share() const { return share_; }
   __device__ __forceinline__ int Pages() const {  // 0: past the end
-    return min(left_, kFewGroup);
+    return min(left_, kGroup);
   }
-  __device__ __forceinline__ bool EndsShare() const {
-    return left_ <= kFewGroup;
-  }
+  __device__ __forceinline__ bool EndsShare() const { return left_ <= kGroup; }
   // Of the unit's pages: page i of the group.
   __device__ __forceinline__ int Page(int i) const {
     return first_ + i * kWarps;
   }
   __device__ __forceinline__ void Advance() {
-    left_ -= kFewGroup;
-    first_ += kFewGroup * kWarps;
+    left_ -= kGroup;
+    first_ += kGroup * kWarps;
     if (left_ > 0) return;
     share_ += step_;
     Begin();
@@ -190,7 +193,7 @@ class GroupFeed {
   __device__ __forceinline__ GroupFeed(const DecodeWork& work,
                                        const FewUnit& unit, char* ring,
                                        uint64_t* arrived, int slot_shift,
-                                       const GroupCursor<Shape::kWarps>& first)
+                                       const GroupCursor<kHeadDim>& first)
       : work_(work),
         unit_(unit),
         ring_(ring),
@@ -222,8 +225,9 @@ class GroupFeed {
             id * work_.pages.page_bytes +
             static_cast<int64_t>(unit_.kv_head) * Shape::kBlockBytes;
         StageCopy(arrived_ + slot,
-                  ring_ + (slot * kFewGroup + i) * Shape::kStageBytes, keys,
-                  keys + work_.pages.kv_heads * Shape::kBlockBytes,
+                  ring_ + slot * FewShape<kHeadDim>::kGroupBytes +
+                      i * Shape::kStageBytes,
+                  keys, keys + work_.pages.kv_heads * Shape::kBlockBytes,
                   Shape::kBlockBytes);
       }
       ++filled_;
@@ -241,7 +245,7 @@ class GroupFeed {
   char* ring_;
   uint64_t* arrived_;
   int slots_;
-  GroupCursor<Shape::kWarps> next_;
+  GroupCursor<kHeadDim> next_;
   int ids_ = 0;  // lane i: number of page i of the next group
   int filled_ = 0;
 };
@@ -327,11 +331,12 @@ class ShareVisitor {
   using Few = FewShape<kHeadDim>;
 
   // `warp`: of the team.
-  __device__ __forceinline__
-  ShareVisitor(const DecodeWork& work, const FewUnit& unit, const char* ring,
-               uint64_t* arrived, int slot_shift, int team, int warp,
-               const GroupCursor<Shape::kWarps>& first,
-               const ShareResults<kHeadDim>& results)
+  __device__ __forceinline__ ShareVisitor(const DecodeWork& work,
+                                          const FewUnit& unit, const char* ring,
+                                          uint64_t* arrived, int slot_shift,
+                                          int team, int warp,
+                                          const GroupCursor<kHeadDim>& first,
+                                          const ShareResults<kHeadDim>& results)
       : work_(work),
         unit_(unit),
         ring_(const_cast<char*>(ring)),
@@ -392,29 +397,37 @@ class ShareVisitor {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int pages = now_.Pages();
     char* const group = ring_ + Slot() * Few::kGroupBytes;
-    const bool scores = warp_ < pages;
-    PageScores own = {};
-    if (scores) {
-      own = Score(group + warp_ * Shape::kStageBytes, token, q);
-      if (lane < 4) Notes(group, warp_).best[lane] = {own.best[0], own.best[1]};
+    PageScores own[Few::kRounds];
+#pragma unroll
+    for (int round = 0; round < Few::kRounds; ++round) {
+      const int i = warp_ + round * Few::kTeamWarps;
+      if (i >= pages) break;
+      own[round] =
+          Score(group + i * Shape::kStageBytes, now_.Page(i), token, q);
+      if (lane < 4) {
+        Notes(group, i).best[lane] = {own[round].best[0], own[round].best[1]};
+      }
     }
     Sync();
-    float2 best[kFewGroup];
+    float2 best[Few::kGroup];
 #pragma unroll
-    for (int i = 0; i < kFewGroup; ++i) {
+    for (int i = 0; i < Few::kGroup; ++i) {
       best[i] = Notes(group, i).best[lane % 4];
       if (i >= pages) best[i] = {-kInfinity, -kInfinity};
     }
-    if (scores) {
+#pragma unroll
+    for (int round = 0; round < Few::kRounds; ++round) {
+      const int i = warp_ + round * Few::kTeamWarps;
+      if (i >= pages) break;
       // As if pages came one by one.
       float before[2] = {state.largest[0], state.largest[1]};
 #pragma unroll
-      for (int i = 0; i < kFewGroup - 1; ++i) {
-        before[0] = fmaxf(i < warp_ ? best[i].x : -kInfinity, before[0]);
-        before[1] = fmaxf(i < warp_ ? best[i].y : -kInfinity, before[1]);
+      for (int j = 0; j < Few::kGroup - 1; ++j) {
+        before[0] = fmaxf(j < i ? best[j].x : -kInfinity, before[0]);
+        before[1] = fmaxf(j < i ? best[j].y : -kInfinity, before[1]);
       }
-      const PageWeights weights = WeighPage(own, before);
-      PageNotes& notes = Notes(group, warp_);
+      const PageWeights weights = WeighPage(own[round], before);
+      PageNotes& notes = Notes(group, i);
       notes.weights[lane] = {weights.low, weights.high};
       notes.sum[lane] = {weights.sum[0], weights.sum[1]};
       if (lane < 4) {
@@ -423,24 +436,24 @@ class ShareVisitor {
     }
     Sync();
 #pragma unroll
-    for (int i = 0; i < kFewGroup; ++i) {
+    for (int i = 0; i < Few::kGroup; ++i) {
       state.largest[0] = fmaxf(best[i].x, state.largest[0]);
       state.largest[1] = fmaxf(best[i].y, state.largest[1]);
     }
-    if (pages == kFewGroup) {
+    constexpr int kAtOnce = 4;
+    int i = 0;
+    if (pages >= kAtOnce) {
 #pragma unroll
-      for (int i = 0; i < kFewGroup; ++i) Add(group, i, state);
-    } else {
-#pragma unroll 1
-      for (int i = 0; i < pages; ++i) Add(group, i, state);
+      for (; i < kAtOnce; ++i) Add(group, i, state);
     }
+#pragma unroll 1
+    for (; i < pages; ++i) Add(group, i, state);
   }
 
-  // This warp's page of the group.
+  // A page of the unit.
   __device__ __forceinline__ PageScores
-  Score(char* keys, const NewToken<kHeadDim>& token,
+  Score(char* keys, int page, const NewToken<kHeadDim>& token,
         const uint4 (&q)[kHeadDim / 32]) const {
-    const int page = now_.Page(warp_);
     const SeenTokens seen = unit_.Seen(page);
     if (page == token.page) token.PutInto(keys);
     if (!seen.IsAll()) ClearUnseen<kHeadDim>(keys + Shape::kBlockBytes, seen);
@@ -472,7 +485,7 @@ class ShareVisitor {
   uint64_t* arrived_;
   int slot_shift_;
   int team_, warp_;
-  GroupCursor<Shape::kWarps> now_;
+  GroupCursor<kHeadDim> now_;
   ShareSender<kHeadDim> sender_;
   int used_ = 0;  // groups
 };

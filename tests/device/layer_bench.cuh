@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of a small decoder at one row and 1k of context, as a step runs it:
-// what each of its savings brings, in one chain of dependent launches.
+// A layer of a small decoder at one row behind 1k of context, as a step runs
+// it: what each of its savings brings, in one chain of dependent launches.
 #pragma once
 
 #include "kernels/cuda/skinny_matmul.h"
@@ -53,7 +53,7 @@ inline constexpr cuda::SkinnyTuning kLayouts[] = {
 // The layers' weights and pages, and memory for what goes between.
 class LayerChain {
  public:
-  static constexpr int64_t kContext = 1024;
+  static constexpr int kContext = 1056;
 
   LayerChain(const LayerShape& shape, const Device<char>& memory)
       : shape_(shape),
@@ -287,8 +287,8 @@ inline void BenchLayers(const Device<char>& memory, double read_rate) {
       std::printf("  %-40s %7.2f us a layer, %.3f of a read\n", what, us,
                   floor / us);
     };
-    std::printf("%s, one row, context 1024: %.2f us at the rate of a read\n",
-                shape.name, floor);
+    std::printf("%s, one row, context %d: %.2f us at the rate of a read\n",
+                shape.name, int{LayerChain::kContext}, floor);
     print("all", {});
     if (shape.post_norm) print("norm and sum apart", {.joined_norm = false});
     if (shape.gated) print("activation apart", {.fused_gates = false});
