@@ -83,13 +83,13 @@ __device__ __forceinline__ void EnterUnit(const RotateAndStoreArgs& args,
   AwaitPreviousGrids();
   LoadTask<true>(task);
   LoadTask<true>(value_task);
-  if (thread < lanes) {
-    EnterTask<kHeadDim>(args, shape, unit, thread, task, entry);
-  }
-  for (int i = thread + kThreads; i < lanes; i += kThreads) {
-    Task more = TaskOfUnit(args, shape, unit, i);
-    LoadTask<true>(more);
-    EnterTask<kHeadDim>(args, shape, unit, i, more, entry);
+#pragma unroll 1
+  for (int i = thread; i < lanes; i += kThreads) {
+    if (i != thread) [[unlikely]] {
+      task = TaskOfUnit(args, shape, unit, i);
+      LoadTask<true>(task);
+    }
+    EnterTask<kHeadDim>(args, shape, unit, i, task, entry);
   }
   if (value < shape.value_chunks) {
     StoreEight<true>(entry.v, value_task.chunks.a, kHeadDim, value_task.a);

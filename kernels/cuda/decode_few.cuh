@@ -15,7 +15,7 @@
 // dims each, in order.
 #pragma once
 
-#include "kernels/cuda/decode_shares.cuh"
+#include "kernels/cuda/decode_visit.cuh"
 #include "kernels/cuda/tma.cuh"
 
 namespace baton::cuda {

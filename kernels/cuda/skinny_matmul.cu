@@ -66,6 +66,7 @@ constexpr int64_t kShallow = 2560;
 constexpr int64_t kShared = 4096;
 constexpr int64_t kDeep = 8192;
 constexpr int64_t kFewBlocks = 32;
+constexpr int64_t kManyBlocks = 1024;  // of a head
 
 // The fastest over the shapes of the decoders on an H200 (tests/device). Many
 // rows of W: small blocks, unless more tokens make reads of x count. Few: what
@@ -202,7 +203,7 @@ SkinnyTuning RowTuning(int64_t n, int64_t k) {
     return {.teams = 8, .row_tiles = 2, .slots = k < kShared ? 4 : 5};
   }
   if (blocks > 2 * kProcessors) {
-    return {.teams = 4, .row_tiles = 2, .slots = 5};
+    return {.teams = 4, .row_tiles = 2, .slots = blocks > kManyBlocks ? 6 : 5};
   }
   return k < kShallow ? SkinnyTuning{.teams = 8, .row_tiles = 2, .slots = 3}
                       : SkinnyTuning{.teams = 4, .row_tiles = 2, .slots = 4};

@@ -230,7 +230,7 @@ inline void CheckDecode() {
                       window);
     }
     CheckDecodeFar(head_dim, 512);
-    for (const int length : {1, 16, 17, 300, 1024, 1030, 2300}) {
+    for (const int length : {1, 16, 17, 300, 600, 1024, 1030, 2300}) {
       CheckDecodeAhead(head_dim, length, 1, 0);
       CheckDecodeAhead(head_dim, length, std::min(length, 6), 0);
       CheckDecodeAhead(head_dim, length, 1, 100);
