@@ -237,14 +237,15 @@ __device__ __forceinline__ void AddUp(int n, int* counts) {
 // Sum over a block of whole warps, warps added in order. `scratch` holds one
 // value per warp; ends with no barrier, so use another scratch next time or
 // put one between.
-template <typename T>
+template <int kMostWarps = kWarp, typename T>
 __device__ __forceinline__ T BlockSum(T x, T* scratch) {
   x = WarpSum(x);
   if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
   __syncthreads();
   T sum = scratch[0];
-  for (unsigned warp = 1; warp < blockDim.x / kWarp; ++warp) {
-    sum += scratch[warp];
+#pragma unroll  // so that no load waits for a sum
+  for (unsigned warp = 1; warp < kMostWarps; ++warp) {
+    if (warp < blockDim.x / kWarp) sum += scratch[warp];
   }
   return sum;
 }
@@ -254,8 +255,11 @@ __device__ __forceinline__ T BlockMax(T x, T* scratch) {
   if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
   __syncthreads();
   T best = scratch[0];
-  for (unsigned warp = 1; warp < blockDim.x / kWarp; ++warp) {
-    best = scratch[warp] > best ? scratch[warp] : best;
+#pragma unroll  // as above
+  for (unsigned warp = 1; warp < kWarp; ++warp) {
+    if (warp < blockDim.x / kWarp) {
+      best = scratch[warp] > best ? scratch[warp] : best;
+    }
   }
   return best;
 }

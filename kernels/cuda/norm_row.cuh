@@ -53,7 +53,13 @@ class NormRow {
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] += y[i];
       held_[v] = PackTo<T>(x);
-      StoreEight<kVectors>(row, At(v), n_, held_[v]);
+      if constexpr (!kEarly) StoreEight<kVectors>(row, At(v), n_, held_[v]);
+    }
+    if constexpr (kEarly) {  // no load waits for a store
+#pragma unroll
+      for (int v = 0; v < kHeld; ++v) {
+        StoreEight<kVectors>(row, At(v), n_, held_[v]);
+      }
     }
   }
   // out = cast(norm(held)). `scratch`: as BlockSum.
@@ -65,7 +71,7 @@ class NormRow {
       StoreEight<kVectors>(out, At(v), n_, Normed(v, factor));
     }
   }
-  // row = cast(row + cast(norm(held))).
+  // row = cast(row + cast(norm(held))), held being bf16.
   template <typename R>
   __device__ __forceinline__ void AddTo(float eps, R* row, float* scratch) {
     Eight<R> sum[kHeld];
@@ -73,6 +79,9 @@ class NormRow {
 #pragma unroll
       for (int v = 0; v < kHeld; ++v) {
         sum[v] = LoadEight<kVectors>(row, At(v), n_);
+        // Compilers load this last unless the squares need it, too: they do not
+        // know that the mask is zero.
+        held_[v].x |= AnyWord(sum[v]) & static_cast<uint32_t>(n_ >> 63);
       }
     }
     const float factor = Factor(eps, scratch);
@@ -108,7 +117,9 @@ class NormRow {
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum = fmaf(x[i], x[i], sum);
     }
-    const float mean = BlockSum(sum, scratch) / static_cast<float>(n_);
+    constexpr int kMostWarps = kMaxNormThreads / kWarp;
+    const float mean =
+        BlockSum<kMostWarps>(sum, scratch) / static_cast<float>(n_);
     return 1.0f / sqrtf(mean + eps);
   }
   __device__ __forceinline__ uint4 Normed(int v, float factor) const {

@@ -27,6 +27,14 @@ struct EightOf<float> {
 template <typename T>
 using Eight = typename EightOf<T>::Type;
 
+// Bits that are there when all of `value` is.
+__device__ __forceinline__ uint32_t AnyWord(const uint4& value) {
+  return value.x;
+}
+__device__ __forceinline__ uint32_t AnyWord(const Eight<float>& value) {
+  return __float_as_uint(value.x[0]) | __float_as_uint(value.x[4]);
+}
+
 template <bool kVectors>
 __device__ __forceinline__ Eight<float> LoadEight(const float* row, int64_t at,
                                                   int64_t n) {
