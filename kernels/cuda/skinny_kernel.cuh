@@ -70,29 +70,15 @@ __device__ __forceinline__ void StoreSums(
   }
 }
 
-// The tree over the teams of a block, whose sums are `stride` bytes apart. `at`
-// is an address of this block or one mapped from another block of the cluster.
-template <int kTeams>
-__device__ __forceinline__ float SumOfTeams(uint32_t at, int stride) {
-  if constexpr (kTeams == 1) {
-    return LoadIn(at);
-  } else {
-    return SumOfTeams<kTeams / 2>(at, stride) +
-           SumOfTeams<kTeams / 2>(at + kTeams / 2 * stride, stride);
-  }
-}
-// The tree over the blocks of a cluster: 1, 2, 4 or 8.
+// The tree over the blocks of a cluster, 1, 2, 4 or 8, whose teams' sums are
+// `stride` bytes apart. `at` is an address of this block.
 template <int kTeams>
 __device__ __forceinline__ float SumOfBlocks(uint32_t at, int stride,
                                              int blocks) {
-  if (blocks == 1) return SumOfTeams<kTeams>(at, stride);
-  const auto of = [&](int block) {
-    return SumOfTeams<kTeams>(AddressIn(block, at), stride);
-  };
-  float sum = of(0) + of(1);
-  if (blocks >= 4) sum += of(2) + of(3);
-  if (blocks >= 8) sum += (of(4) + of(5)) + (of(6) + of(7));
-  return sum;
+  if (blocks == 1) return TreeOfTeams<kTeams>(at, stride, LoadShared);
+  return TreeOfBlocks(blocks, [&](int block) {
+    return TreeOfTeams<kTeams>(AddressIn(block, at), stride, LoadIn);
+  });
 }
 
 // The rows of x that a block multiplies, and where the products go.

@@ -44,17 +44,6 @@ struct RowWork {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// The tree over what so many have, `stride` bytes apart: a power of two.
-template <int kCount>
-__device__ __forceinline__ float RowTree(uint32_t at, int stride) {
-  if constexpr (kCount == 1) {
-    return LoadShared(at);
-  } else {
-    return RowTree<kCount / 2>(at, stride) +
-           RowTree<kCount / 2>(at + kCount / 2 * stride, stride);
-  }
-}
-
 // The ring of a team's warp.
 class RowRing {
  public:
@@ -266,8 +255,8 @@ __global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
     return;
   }
   BarrierSync(1, kTeams * kWarp);
-  float total =
-      RowTree<kTeams>(base + places.sums + 4 * lane, RowPlaces::kSumBytes);
+  float total = TreeOfTeams<kTeams>(base + places.sums + 4 * lane,
+                                    RowPlaces::kSumBytes, LoadShared);
   if (blocks > 1) {
     const uint32_t others = base + places.received + 4 * lane;
     if (rank > 0) {
@@ -276,12 +265,12 @@ __global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
       return;
     }
     BarrierWaitCluster(received, 0);
-    const auto of = [&](int block) {
-      return LoadShared(others + (block - 1) * RowPlaces::kSumBytes);
-    };
-    total += of(1);
-    if (blocks >= 4) total += of(2) + of(3);
-    if (blocks >= 8) total += (of(4) + of(5)) + (of(6) + of(7));
+    const float own = total;
+    total = TreeOfBlocks(blocks, [&](int block) {
+      return block == 0
+                 ? own
+                 : LoadShared(others + (block - 1) * RowPlaces::kSumBytes);
+    });
   }
   if (is_paired) {
     const float scaled = __shfl_down_sync(kAllLanes, total, kBoxRows / 2);

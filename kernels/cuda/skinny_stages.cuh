@@ -62,6 +62,26 @@ enum class SkinnyBoxes { kRows, kHalves, kPairs };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
+// The tree over what teams of a block have, `stride` bytes apart.
+template <int kTeams, typename Loader>
+__device__ __forceinline__ float TreeOfTeams(uint32_t at, int stride,
+                                             const Loader& load) {
+  if constexpr (kTeams == 1) {
+    return load(at);
+  } else {
+    return TreeOfTeams<kTeams / 2>(at, stride, load) +
+           TreeOfTeams<kTeams / 2>(at + kTeams / 2 * stride, stride, load);
+  }
+}
+// The tree over what 2, 4 or 8 blocks of a cluster have.
+template <typename Getter>
+__device__ __forceinline__ float TreeOfBlocks(int blocks, const Getter& of) {
+  float sum = of(0) + of(1);
+  if (blocks >= 4) sum += of(2) + of(3);
+  if (blocks >= 8) sum += (of(4) + of(5)) + (of(6) + of(7));
+  return sum;
+}
+
 // The stages that one team has in flight. Its first thread starts the copies.
 template <typename Tile>
 class SkinnyStages {
