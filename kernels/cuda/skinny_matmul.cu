@@ -61,6 +61,7 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 }
 
 constexpr int64_t kProcessors = 132;
+constexpr int kBlockBytes = 227 * 1024;  // of shared memory, at most
 // A K that is soon done; one that two blocks share; what is deeper.
 constexpr int64_t kShallow = 2560;
 constexpr int64_t kShared = 4096;
@@ -115,9 +116,7 @@ SkinnyTuning DefaultTuning(int64_t n, int64_t k, int64_t m, int leaves) {
 // other kernels find room.
 int DefaultSlots(const Variant& variant, int64_t blocks, int64_t team_groups,
                  int64_t most) {
-  constexpr int kSharedBytes = 227 * 1024;
-  const int limit =
-      blocks > kProcessors ? kSharedBytes / 2 - 1024 : kSharedBytes;
+  const int limit = blocks > kProcessors ? kBlockBytes / 2 - 1024 : kBlockBytes;
   if (most == 0) most = limit / variant.SharedBytes(1);
   return std::max(static_cast<int>(std::min(most, team_groups)),
                   variant.min_slots);
@@ -186,9 +185,10 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
   return cudaGetLastError();
 }
 
-// Whether SkinnyRowKernel takes the weight.
+// Whether SkinnyRowKernel takes the weight: whole groups, and x leaves room for
+// at least two stages.
 bool SuitsRow(const SkinnyWeight& weight) {
-  return weight.k % kSkinnyGroup == 0 &&
+  return weight.k % kSkinnyGroup == 0 && weight.k * 4 <= kBlockBytes &&
          !SkinnyHalvesApart(weight.k, weight.halves);
 }
 
@@ -223,8 +223,12 @@ cudaError_t LaunchRow(const SkinnyWeight& weight, const SkinnyArgs& args,
   const int64_t team_groups =
       CeilDiv(groups, std::min(weight.leaves, teams * cluster));
   const int64_t blocks = CeilDiv(weight.n, kBoxRows) * cluster;
-  const int slots =
+  const auto places = [&](int slots) {
+    return RowPlaces(teams, slots, static_cast<int>(team_groups), cluster);
+  };
+  int slots =
       static_cast<int>(std::clamp<int64_t>(tuning.slots, 1, team_groups));
+  while (slots > 1 && places(slots).bytes > kBlockBytes) --slots;
   const RowWork work = {
       .x = args.x,
       .skinny = {.m = 1,
@@ -238,11 +242,10 @@ cudaError_t LaunchRow(const SkinnyWeight& weight, const SkinnyArgs& args,
                  .slots = slots,
                  .sink = sink},
       .team_groups = static_cast<int>(team_groups)};
-  const RowPlaces places(teams, slots, work.team_groups, cluster);
   return LaunchClusters(
       teams == 4 ? &SkinnyRowKernel<4> : &SkinnyRowKernel<8>,
       dim3(static_cast<unsigned>(blocks)), cluster, teams * kWarp,
-      static_cast<size_t>(places.bytes), stream,
+      static_cast<size_t>(places(slots).bytes), stream,
       IsGated(args.activation) ? weight.pairs : weight.map, work);
 }
 

@@ -313,7 +313,7 @@ int CheckSkinnyFew() {
     failures +=
         CheckValues<float>(operands, weight, Reference(operands), stream);
   }
-  for (const int64_t m : {11, 64}) {
+  for (const int64_t m : {1, 11, 64}) {
     failures += CheckActivations(m, 1024, stream);
     failures += CheckGates(100, 1024, m, stream);
   }
@@ -334,6 +334,8 @@ int CheckSkinny() {
   for (const int64_t k : {1, 13, 77, 1001}) {  // the plain kernel
     failures += CheckShape(100, k, stream);
   }
+  // One row whose x leaves room for few stages, or for none.
+  for (const int64_t k : {43008, 65536}) failures += CheckShape(33, k, stream);
   failures += CheckUnaligned(stream);
   for (const int64_t m : {1, 8, 11, 32, 64}) {
     failures += CheckActivations(m, 256, stream);
