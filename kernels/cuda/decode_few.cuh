@@ -206,7 +206,8 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   uint16_t* const out = work.out + row * work.out_stride +
                         unit.first_head * kHeadDim +
                         (rank << results.dims_shift);
-  ClusterSync();  // barriers are there
+  __syncthreads();
+  ClusterMeet();  // barriers are there
   NewToken<kHeadDim> token;
   uint4 q[kHeadDim / 32];
   if constexpr (kKeys == FewKeys::kEnters) {

@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
       BarrierInitFence();
       BarrierExpect(received, (blocks - 1) * RowPlaces::kSumBytes);
     }
-    ClusterSync();  // the barrier is there
+    ClusterMeet();  // the barrier is there
   }
 
   const uint32_t w_offset = SwizzledOffset(lane % 16, lane / 16);

@@ -76,12 +76,14 @@ __device__ __forceinline__ uint32_t SwizzledOffset(int row, int chunk) {
   return row * 128 + ((chunk ^ (row % 8)) << 4);
 }
 
-// Waits for all threads of the cluster.
+// Waits for all threads of the cluster, and before that for whatever this one
+// has under way: copies to shared memory, too.
 __device__ inline void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The same without ordering memory.
+// Waits for all threads of the cluster alone. Orders no memory but barriers
+// behind a BarrierInitFence: these are there.
 __device__ inline void ClusterMeet() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
