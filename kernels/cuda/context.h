@@ -79,7 +79,7 @@ class Context : public CudaAttachment {
       skinny_;
   struct KeptGroup {
     GroupedWeights weights;
-    void* memory = nullptr;  // the arrays, on the device
+    void* memory = nullptr;  // the arrays, on the device; never given back
   };
   std::map<const std::byte*, KeptGroup> grouped_;  // by the first one's data
   std::unique_ptr<LtMatmul> lt_;
