@@ -44,6 +44,8 @@ struct RowWork {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
+inline constexpr int kRowSums = 1;  // the barrier behind teams' sums
+
 // The ring of a team's warp.
 class RowRing {
  public:
@@ -158,6 +160,112 @@ __device__ __forceinline__ void MultiplyRow(float (&acc)[2][4], uint32_t w,
   }
 }
 
+// What a warp has of the product: some rows of W, and leaves of K.
+struct RowTeam {
+  int lane, team;
+  int rank, blocks;  // of the cluster
+  bool is_paired;    // rows are pairs of them
+  int first_row;
+  int first_leaf, leaves;
+
+  // The first group of a leaf.
+  __device__ __forceinline__ static int Begin(const SkinnyWork& work,
+                                              int leaf) {
+    return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
+  }
+};
+template <int kTeams>
+__device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  RowTeam found;
+  found.lane = static_cast<int>(threadIdx.x) % kWarp;
+  found.team = __shfl_sync(kAllLanes, warp, 0);  // uniform
+  found.blocks = 1 << work.block_shift;
+  found.rank = static_cast<int>(blockIdx.x) & (found.blocks - 1);
+  found.is_paired = IsGated(work.sink.activation);
+  found.first_row = static_cast<int>(blockIdx.x >> work.block_shift) *
+                    (found.is_paired ? kBoxRows / 2 : kBoxRows);
+  found.leaves = max(1, (1 << work.leaf_shift) / (kTeams * found.blocks));
+  found.first_leaf = (found.rank * kTeams + found.team) * found.leaves;
+  return found;
+}
+
+// Waits for earlier grids. The sums over the team's leaves, each added to what
+// was before, from zero on. `x_at`: where x of the team goes.
+__device__ __forceinline__ void MultiplyLeaves(const RowWork& work,
+                                               const RowTeam& team,
+                                               uint32_t x_at, RowRing& ring,
+                                               float (&sum)[2][4]) {
+  const int lane = team.lane;
+  int group = RowTeam::Begin(work.skinny, team.first_leaf);
+  const int last = RowTeam::Begin(work.skinny, team.first_leaf + team.leaves);
+  const uint32_t w_offset = SwizzledOffset(lane % 16, lane / 16);
+  uint32_t by[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    by[i] = (w_offset ^ (32 * i)) - w_offset;
+    asm volatile("" : "+r"(by[i]));  // or it is computed for each stage
+  }
+  AwaitPreviousGrids();
+  if (group == last) return;
+  if (lane == 0) {
+    const int bytes = (last - group) * kGroup * 2;
+    BarrierExpect(ring.BarrierOfX(), bytes);
+    CopyBytes(x_at, static_cast<const uint16_t*>(work.x) + group * kGroup,
+              bytes, ring.BarrierOfX());
+  }
+  BarrierWait(ring.BarrierOfX(), 0);
+  uint32_t x = x_at + 16 * (lane / 8);
+#pragma unroll 1
+  for (int leaf = 1; leaf <= team.leaves; ++leaf) {
+    float acc[2][4] = {};
+    const int end = RowTeam::Begin(work.skinny, team.first_leaf + leaf);
+#pragma unroll 1
+    for (int left = end - group; left > 0; --left, x += kGroup * 2) {
+      MultiplyRow(acc, ring.Wait() + w_offset, by, x);
+      ring.Release();
+    }
+    group = end;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] += acc[i / 4][i % 4];
+  }
+}
+
+// A lane's token is the same in all columns: the first one's sums of 32 rows.
+__device__ __forceinline__ void StoreTeam(uint32_t to, int lane,
+                                          const float (&sum)[2][4]) {
+  if (lane % 4 != 0) return;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    StoreShared(to + lane / 4 * 4 + 32 * i, sum[i / 2][i % 2 * 2]);
+  }
+}
+
+// A warp of the first block of a cluster, whose sum of the lane's row is
+// `own`: that over all blocks, once the others' are there, at `others`.
+__device__ __forceinline__ float TotalOf(int blocks, float own, uint32_t others,
+                                         uint32_t received) {
+  BarrierWaitCluster(received, 0);
+  return TreeOfBlocks(blocks, [&](int block) {
+    return block == 0 ? own
+                      : LoadShared(others + (block - 1) * RowPlaces::kSumBytes);
+  });
+}
+
+// A warp: what becomes of its rows' sums, or pairs'.
+__device__ __forceinline__ void StoreTotal(const SkinnyWork& work,
+                                           const RowTeam& team, float total) {
+  const int row = team.first_row + team.lane;
+  if (team.is_paired) {
+    const float scaled = __shfl_down_sync(kAllLanes, total, kBoxRows / 2);
+    if (team.lane < kBoxRows / 2 && row < work.n / 2) {
+      StoreGated(work.sink, 0, row, total, scaled);
+    }
+  } else if (row < work.n) {
+    StoreSum(work.sink, 0, row, total);
+  }
+}
+
 #endif
 
 // Blocks: of a cluster, then rows of W. A cluster has 4 or 8 teams.
@@ -170,116 +278,48 @@ __global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
   const SkinnyWork& work = row_work.skinny;
   AllowNextGrid();
   PrefetchMap(map);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int team = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp,
-                               0);  // uniform
-  const int blocks = 1 << work.block_shift;
-  const int rank = static_cast<int>(blockIdx.x) & (blocks - 1);
-  const bool is_paired = IsGated(work.sink.activation);
-  const int first_row = static_cast<int>(blockIdx.x >> work.block_shift) *
-                        (is_paired ? kBoxRows / 2 : kBoxRows);
-  const auto leaf_begin = [&](int leaf) {
-    return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
-  };
-  const int leaves = max(1, (1 << work.leaf_shift) / (kTeams * blocks));
-  const int first_leaf = (rank * kTeams + team) * leaves;
-  int group = leaf_begin(first_leaf);
-  const int last = leaf_begin(first_leaf + leaves);
-
+  const RowTeam team = FindTeam<kTeams>(work);
   const uint32_t base = SharedOffset(shared);
   if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
-  const RowPlaces places(kTeams, work.slots, row_work.team_groups, blocks);
+  const RowPlaces places(kTeams, work.slots, row_work.team_groups, team.blocks);
   const uint32_t barriers = base + places.barriers;
-  RowRing ring(map, base + team * places.ring_bytes,
-               barriers + 8 * team * (work.slots + 1), work.slots, is_paired,
-               first_row, group, last);
+  RowRing ring(map, base + team.team * places.ring_bytes,
+               barriers + 8 * team.team * (work.slots + 1), work.slots,
+               team.is_paired, team.first_row,
+               RowTeam::Begin(work, team.first_leaf),
+               RowTeam::Begin(work, team.first_leaf + team.leaves));
   ring.Fill();
   const uint32_t received = barriers + 8 * kTeams * (work.slots + 1);
-  if (blocks > 1) {
-    if (rank == 0 && threadIdx.x == 0) {
+  if (team.blocks > 1) {
+    if (team.rank == 0 && threadIdx.x == 0) {
       BarrierInit(received);
       BarrierInitFence();
-      BarrierExpect(received, (blocks - 1) * RowPlaces::kSumBytes);
+      BarrierExpect(received, (team.blocks - 1) * RowPlaces::kSumBytes);
     }
     ClusterMeet();  // the barrier is there
   }
-
-  const uint32_t w_offset = SwizzledOffset(lane % 16, lane / 16);
-  uint32_t by[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    by[i] = (w_offset ^ (32 * i)) - w_offset;
-    asm volatile("" : "+r"(by[i]));
-  }
-  const uint32_t team_x = base + places.x + team * places.x_bytes;
-  uint32_t x = team_x + 16 * (lane / 8);
   float sum[2][4] = {};
-  if (group < last) {
-    const uint32_t barrier = ring.BarrierOfX();
-    const int bytes = (last - group) * kGroup * 2;
-    const auto* from =
-        static_cast<const uint16_t*>(row_work.x) + group * kGroup;
-    AwaitPreviousGrids();
-    if (lane == 0) {
-      BarrierExpect(barrier, bytes);
-      CopyBytes(team_x, from, bytes, barrier);
-    }
-    BarrierWait(barrier, 0);
-#pragma unroll 1
-    for (int leaf = 1; leaf <= leaves; ++leaf) {
-      float acc[2][4] = {};
-      const int end = leaf_begin(first_leaf + leaf);
-#pragma unroll 1
-      for (int left = end - group; left > 0; --left, x += kGroup * 2) {
-        MultiplyRow(acc, ring.Wait() + w_offset, by, x);
-        ring.Release();
-      }
-      group = end;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] += acc[i / 4][i % 4];
-    }
-  } else {
-    AwaitPreviousGrids();
-  }
-
-  if (lane % 4 == 0) {
-    const uint32_t to =
-        base + places.sums + team * RowPlaces::kSumBytes + lane / 4 * 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      StoreShared(to + 32 * i, sum[i / 2][i % 2 * 2]);
-    }
-  }
-  if (team != 0) {
-    BarrierArrive(1, kTeams * kWarp);
+  MultiplyLeaves(row_work, team, base + places.x + team.team * places.x_bytes,
+                 ring, sum);
+  const uint32_t sums = base + places.sums;
+  StoreTeam(sums + team.team * RowPlaces::kSumBytes, team.lane, sum);
+  if (team.team != 0) {
+    BarrierArrive(kRowSums, kTeams * kWarp);
     return;
   }
-  BarrierSync(1, kTeams * kWarp);
-  float total = TreeOfTeams<kTeams>(base + places.sums + 4 * lane,
-                                    RowPlaces::kSumBytes, LoadShared);
-  if (blocks > 1) {
-    const uint32_t others = base + places.received + 4 * lane;
-    if (rank > 0) {
-      SendTo(AddressIn(0, others + (rank - 1) * RowPlaces::kSumBytes), total,
-             AddressIn(0, received));
+  BarrierSync(kRowSums, kTeams * kWarp);
+  float total = TreeOfTeams<kTeams>(sums + 4 * team.lane, RowPlaces::kSumBytes,
+                                    LoadShared);
+  if (team.blocks > 1) {
+    const uint32_t others = base + places.received + 4 * team.lane;
+    if (team.rank > 0) {
+      SendTo(AddressIn(0, others + (team.rank - 1) * RowPlaces::kSumBytes),
+             total, AddressIn(0, received));
       return;
     }
-    BarrierWaitCluster(received, 0);
-    const float own = total;
-    total = TreeOfBlocks(blocks, [&](int block) {
-      return block == 0
-                 ? own
-                 : LoadShared(others + (block - 1) * RowPlaces::kSumBytes);
-    });
+    total = TotalOf(team.blocks, total, others, received);
   }
-  if (is_paired) {
-    const float scaled = __shfl_down_sync(kAllLanes, total, kBoxRows / 2);
-    if (lane < kBoxRows / 2 && first_row + lane < work.n / 2) {
-      StoreGated(work.sink, 0, first_row + lane, total, scaled);
-    }
-  } else if (first_row + lane < work.n) {
-    StoreSum(work.sink, 0, first_row + lane, total);
-  }
+  StoreTotal(work, team, total);
 #endif
 }
 
