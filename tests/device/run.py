@@ -97,7 +97,10 @@ class Runner:
         except subprocess.TimeoutExpired as late:
             code = -1
             text = (late.stdout or b"").decode(errors="replace") + "\ntimed out"
-        self.add(name, code == 0, text.strip().split("\n")[-keep:], start)
+        lines = text.strip().split("\n")
+        failures = [] if code == 0 else [
+            line for line in lines[:-keep] if "FAIL" in line][:40]
+        self.add(name, code == 0, failures + lines[-keep:], start)
         return text
 
     def add(self, name, passed, lines, start):
