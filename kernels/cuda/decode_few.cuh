@@ -136,6 +136,30 @@ __device__ __forceinline__ void TakeQueries(const DecodeEntry<kHeadDim>& entry,
   }
 }
 
+// What a warp is in its block, and a block in its cluster.
+struct FewBlock {
+  int team, warp;      // warp: of the team
+  bool visits, leads;  // is in a team; is its first warp
+  int rank, row, unit;
+};
+template <int kHeadDim>
+__device__ __forceinline__ FewBlock FindBlock(const DecodeWork& work,
+                                              const FewLayout& layout) {
+  using Few = FewShape<kHeadDim>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x);
+  const int number = block >> layout.block_shift;
+  FewBlock found;
+  found.team = min(thread / Few::kTeamThreads, layout.teams - 1);
+  found.warp = thread / kWarp % Few::kTeamWarps;
+  found.visits = thread < layout.teams * Few::kTeamThreads;
+  found.leads = found.visits && found.warp == 0;
+  found.rank = block & ((1 << layout.block_shift) - 1);
+  found.row = number / work.units;
+  found.unit = number % work.units;
+  return found;
+}
+
 #endif
 
 // Where keys and values come from.
@@ -154,28 +178,19 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   using Few = FewShape<kHeadDim>;
   extern __shared__ __align__(128) char shared[];
   const FewPlaces<kHeadDim> places(work.max_spans, work.stored_heads, layout);
-  const int team =
-      min(static_cast<int>(threadIdx.x) / Few::kTeamThreads, layout.teams - 1);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp % Few::kTeamWarps;
-  const bool visits =
-      static_cast<int>(threadIdx.x) < layout.teams * Few::kTeamThreads;
-  const bool leads = visits && warp == 0;
-  const int rank =
-      static_cast<int>(blockIdx.x) & ((1 << layout.block_shift) - 1);
-  const int number = static_cast<int>(blockIdx.x) >> layout.block_shift;
-  const int row = number / work.units;
+  const FewBlock block = FindBlock<kHeadDim>(work, layout);
   auto& entry =
       *reinterpret_cast<DecodeEntry<kHeadDim>*>(shared + places.entry);
-  char* const ring = shared + team * places.ring_bytes;
+  char* const ring = shared + block.team * places.ring_bytes;
   auto* const arrived = reinterpret_cast<uint64_t*>(shared + places.arrived) +
-                        (team << layout.slot_shift);
+                        (block.team << layout.slot_shift);
   AllowNextGrid();
-  const int sequence = LoadInt(work.row_sequence + row);
+  const int sequence = LoadInt(work.row_sequence + block.row);
   if (sequence < 0) {  // all blocks of the cluster
     AwaitPreviousGrids();
     return;
   }
-  const FewUnit unit = FindUnit(work, row, number % work.units, sequence);
+  const FewUnit unit = FindUnit(work, block.row, block.unit, sequence);
   const ShareResults<kHeadDim> results = {
       .softmax = reinterpret_cast<float2*>(shared + places.softmax),
       .parts = reinterpret_cast<float*>(shared + places.parts),
@@ -188,24 +203,25 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     BarrierInitFence();
     BarrierExpect(received, results.Bytes(unit.Shares(Shape::kWarps)));
   }
-  if (leads && threadIdx.x % kWarp == 0) {
+  if (block.leads && threadIdx.x % kWarp == 0) {
     StagesInit(arrived, 1 << layout.slot_shift);
   }
   __syncwarp();
   const GroupCursor<kHeadDim> first(
-      unit, visits ? rank + (team << layout.block_shift) : kNoShare,
+      unit,
+      block.visits ? block.rank + (block.team << layout.block_shift) : kNoShare,
       layout.teams << layout.block_shift);
   GroupFeed<kHeadDim> feed(work, unit, ring, arrived, layout.slot_shift, first);
   // Nobody else writes to the pages if this kernel does.
-  if (leads) {
+  if (block.leads) {
     feed.Fill(0, kKeys == FewKeys::kEnters ? kAllPages : unit.old_pages);
   }
   ShareVisitor<kHeadDim> visitor(work, unit, ring, arrived, layout.slot_shift,
-                                 team, warp, first, results);
+                                 block.team, block.warp, first, results);
   const ShareCombiner<kHeadDim> combiner(unit, results);
-  uint16_t* const out = work.out + row * work.out_stride +
+  uint16_t* const out = work.out + block.row * work.out_stride +
                         unit.first_head * kHeadDim +
-                        (rank << results.dims_shift);
+                        (block.rank << results.dims_shift);
   __syncthreads();
   ClusterMeet();  // barriers are there
   NewToken<kHeadDim> token;
@@ -215,21 +231,21 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     token = {&entry, (unit.tokens - 1) / kPage, unit.position % kPage};
     EnterUnit<kHeadDim, kFewThreads>(
         args, shape,
-        {.row = row,
+        {.row = block.row,
          .position = unit.position,
          .first_head = unit.first_head,
          .heads = unit.heads,
          .kv_head = unit.kv_head,
          .place = PlaceOf(work.pages, sequence, unit.position),
-         .stores = rank == 0 && unit.unit % work.unit_tiles == 0},
+         .stores = block.rank == 0 && unit.unit % work.unit_tiles == 0},
         entry);
     __syncthreads();
     TakeQueries(entry, unit.heads, q);
   } else {
     AwaitPreviousGrids();
-    if (leads) feed.Fill(0, kAllPages);
+    if (block.leads) feed.Fill(0, kAllPages);
     visitor.AwaitFirst();
-    LoadQueries<kHeadDim>(work, row, unit.unit, q);
+    LoadQueries<kHeadDim>(work, block.row, unit.unit, q);
   }
   visitor.VisitAll(feed, token, q);
   BarrierWaitCluster(received, 0);

@@ -158,7 +158,8 @@ class ShareVisitor {
     return *reinterpret_cast<PageNotes*>(group + i * Shape::kStageBytes);
   }
 
-  // The group that is there.
+  // The group that is there: each warp scores some pages of it, and weighs them
+  // behind those before; then all have all weights.
   __device__ __forceinline__ void Visit(const NewToken<kHeadDim>& token,
                                         const uint4 (&q)[kHeadDim / 32],
                                         DecodeState<Few::kWarpDims>& state) {
@@ -186,23 +187,34 @@ class ShareVisitor {
 #pragma unroll
     for (int round = 0; round < Few::kRounds; ++round) {
       const int i = warp_ + round * Few::kTeamWarps;
-      if (i >= pages) break;
-      // As if pages came one by one.
-      float before[2] = {state.largest[0], state.largest[1]};
-#pragma unroll
-      for (int j = 0; j < Few::kGroup - 1; ++j) {
-        before[0] = fmaxf(j < i ? best[j].x : -kInfinity, before[0]);
-        before[1] = fmaxf(j < i ? best[j].y : -kInfinity, before[1]);
-      }
-      const PageWeights weights = WeighPage(own[round], before);
-      PageNotes& notes = Notes(group, i);
-      notes.weights[lane] = {weights.low, weights.high};
-      notes.sum[lane] = {weights.sum[0], weights.sum[1]};
-      if (lane < 4) {
-        notes.factor[lane] = {weights.factor[0], weights.factor[1]};
-      }
+      if (i < pages) Weigh(own[round], i, best, state.largest, group);
     }
     Sync();
+    AddGroup(group, pages, best, state);
+  }
+
+  // Page i of a group, as if pages came one by one.
+  __device__ __forceinline__ void Weigh(const PageScores& own, int i,
+                                        const float2 (&best)[Few::kGroup],
+                                        const float (&largest)[2],
+                                        char* group) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    float before[2] = {largest[0], largest[1]};
+#pragma unroll
+    for (int j = 0; j < Few::kGroup - 1; ++j) {
+      before[0] = fmaxf(j < i ? best[j].x : -kInfinity, before[0]);
+      before[1] = fmaxf(j < i ? best[j].y : -kInfinity, before[1]);
+    }
+    const PageWeights weights = WeighPage(own, before);
+    PageNotes& notes = Notes(group, i);
+    notes.weights[lane] = {weights.low, weights.high};
+    notes.sum[lane] = {weights.sum[0], weights.sum[1]};
+    if (lane < 4) notes.factor[lane] = {weights.factor[0], weights.factor[1]};
+  }
+
+  __device__ __forceinline__ void AddGroup(
+      char* group, int pages, const float2 (&best)[Few::kGroup],
+      DecodeState<Few::kWarpDims>& state) const {
 #pragma unroll
     for (int i = 0; i < Few::kGroup; ++i) {
       state.largest[0] = fmaxf(best[i].x, state.largest[0]);
