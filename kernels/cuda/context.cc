@@ -5,6 +5,17 @@
 #include <cstring>
 
 namespace baton::cuda {
+namespace {
+
+// Waits for what was submitted to cudaStreamPerThread, which nothing records.
+// Calls without a stream may return before memory has what they put there
+// (copies of pageable memory, too), and our streams do not wait for theirs.
+cudaError_t Finish(cudaError_t submitted) {
+  return submitted == cudaSuccess ? cudaStreamSynchronize(cudaStreamPerThread)
+                                  : submitted;
+}
+
+}  // namespace
 
 Context& Context::Of(Stream& stream) {
   const cudaStream_t cuda = CudaStreamOf(stream);  // makes the GPU current
@@ -34,8 +45,10 @@ StatusOr<void*> Context::Grown(Pool& pool, int64_t bytes) {
     pool.blocks.push_back(block);
     pool.bytes = size;
     // At once, even while the stream records.
-    BATON_RETURN_IF_ERROR(CudaStatus(
-        cudaMemset(block, 0, static_cast<size_t>(size)), "clear a workspace"));
+    BATON_RETURN_IF_ERROR(
+        CudaStatus(Finish(cudaMemsetAsync(block, 0, static_cast<size_t>(size),
+                                          cudaStreamPerThread)),
+                   "clear a workspace"));
   }
   return pool.blocks.empty() ? nullptr : pool.blocks.back();
 }
@@ -118,7 +131,8 @@ StatusOr<const GroupedWeights*> Context::Grouped(
   const GroupedWeights& kept =
       grouped_.emplace(weights[0].data, group).first->second.weights;
   if (Status copied = CudaStatus(
-          cudaMemcpy(to, arrays.data(), arrays.size(), cudaMemcpyHostToDevice),
+          Finish(cudaMemcpyAsync(to, arrays.data(), arrays.size(),
+                                 cudaMemcpyHostToDevice, cudaStreamPerThread)),
           kWhat);
       !copied.ok()) {
     grouped_.erase(weights[0].data);
