@@ -25,6 +25,17 @@ __device__ __forceinline__ void StageFence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
+#if __CUDA_ARCH__ >= 900
+// Starts the copy of `bytes` to shared memory; all are multiples of 16.
+__device__ __forceinline__ void CopyBytes(uint32_t to, const void* from,
+                                          int bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+#endif
 // All lanes: starts the copy of two blocks of `bytes` (a multiple of 16) to
 // `to` and `to + bytes`, which the barrier awaits.
 __device__ __forceinline__ void StageCopy(uint64_t* barrier, char* to,
@@ -36,11 +47,8 @@ __device__ __forceinline__ void StageCopy(uint64_t* barrier, char* to,
   const char* from[2] = {first, second};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%0], [%1], %2, [%3];" ::"r"(SharedOffset(to + i * bytes)),
-        "l"(from[i]), "r"(bytes), "r"(SharedOffset(barrier))
-        : "memory");
+    CopyBytes(SharedOffset(to + i * bytes), from[i], bytes,
+              SharedOffset(barrier));
   }
 #else
   for (int i = lane * 16; i < bytes; i += kWarp * 16) {

@@ -37,7 +37,7 @@ struct FewShape {
 struct FewLayout {
   int block_shift;  // log2 of the blocks of a cluster
   int teams;        // of a block
-  int slot_shift;   // log2 of the groups in flight per team: 1 or 2
+  int slot_shift;   // log2 of the groups in flight per team
 };
 // What a team has to do where half of the spans are there decides: memory that
 // a layout takes, others cannot.
@@ -83,7 +83,7 @@ inline constexpr int kNoShare = 1 << 16;  // of a warp that visits none
 
 // The unit of a row that a cluster has.
 struct FewUnit {
-  int row, unit, kv_head, position;
+  int unit, kv_head, position;
   int first_head, heads;  // of q
   int hidden;             // tokens of the first page before those that it sees
   int tokens, spans;      // hidden ones too
@@ -109,7 +109,6 @@ __device__ __forceinline__ FewUnit FindUnit(const DecodeWork& work, int row,
                           ? 0
                           : LoadInt(&work.sequences[sequence].first_position);
   FewUnit found;
-  found.row = row;
   found.unit = unit;
   found.kv_head = unit / work.unit_tiles;
   found.first_head = UnitHead(work, unit);

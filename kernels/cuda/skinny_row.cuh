@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/skinny_stages.cuh"
 
@@ -167,6 +168,7 @@ struct RowTeam {
   bool is_paired;    // rows are pairs of them
   int first_row;
   int first_leaf, leaves;
+  int begin, end;  // groups
 
   // The first group of a leaf.
   __device__ __forceinline__ static int Begin(const SkinnyWork& work,
@@ -187,6 +189,8 @@ __device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work) {
                     (found.is_paired ? kBoxRows / 2 : kBoxRows);
   found.leaves = max(1, (1 << work.leaf_shift) / (kTeams * found.blocks));
   found.first_leaf = (found.rank * kTeams + found.team) * found.leaves;
+  found.begin = RowTeam::Begin(work, found.first_leaf);
+  found.end = RowTeam::Begin(work, found.first_leaf + found.leaves);
   return found;
 }
 
@@ -197,8 +201,7 @@ __device__ __forceinline__ void MultiplyLeaves(const RowWork& work,
                                                uint32_t x_at, RowRing& ring,
                                                float (&sum)[2][4]) {
   const int lane = team.lane;
-  int group = RowTeam::Begin(work.skinny, team.first_leaf);
-  const int last = RowTeam::Begin(work.skinny, team.first_leaf + team.leaves);
+  int group = team.begin;
   const uint32_t w_offset = SwizzledOffset(lane % 16, lane / 16);
   uint32_t by[4];
 #pragma unroll
@@ -207,9 +210,9 @@ __device__ __forceinline__ void MultiplyLeaves(const RowWork& work,
     asm volatile("" : "+r"(by[i]));  // or it is computed for each stage
   }
   AwaitPreviousGrids();
-  if (group == last) return;
+  if (group == team.end) return;
   if (lane == 0) {
-    const int bytes = (last - group) * kGroup * 2;
+    const int bytes = (team.end - group) * kGroup * 2;
     BarrierExpect(ring.BarrierOfX(), bytes);
     CopyBytes(x_at, static_cast<const uint16_t*>(work.x) + group * kGroup,
               bytes, ring.BarrierOfX());
@@ -285,9 +288,7 @@ __global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
   const uint32_t barriers = base + places.barriers;
   RowRing ring(map, base + team.team * places.ring_bytes,
                barriers + 8 * team.team * (work.slots + 1), work.slots,
-               team.is_paired, team.first_row,
-               RowTeam::Begin(work, team.first_leaf),
-               RowTeam::Begin(work, team.first_leaf + team.leaves));
+               team.is_paired, team.first_row, team.begin, team.end);
   ring.Fill();
   const uint32_t received = barriers + 8 * kTeams * (work.slots + 1);
   if (team.blocks > 1) {

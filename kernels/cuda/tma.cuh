@@ -21,15 +21,6 @@ __device__ inline uint64_t EvictFirstPolicy() {
   return policy;
 }
 
-// Starts the copy of `bytes` to shared memory; all are multiples of 16.
-__device__ inline void CopyBytes(uint32_t to, const void* from, int bytes,
-                                 uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
 // Starts the copy of the box at (column, row) of a matrix to shared memory.
 __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column,
                                int row, uint32_t barrier, uint64_t policy) {
