@@ -8,6 +8,7 @@
 
 #include "kernels/ops/matmul.h"
 #include "runtime/base/check.h"
+#include "runtime/transport/collective.h"
 
 namespace baton {
 namespace {
@@ -115,6 +116,14 @@ DeviceVisits::~DeviceVisits() = default;
 StatusOr<VisitResult> DeviceVisits::Run(const VisitArgs& args,
                                         const DecoderInfo& info,
                                         const Body& body) {
+  if (parts_.tp->size() > 1) return Submit(args, info, body);
+  const absl::ReaderMutexLock lock(&gpu_submissions);
+  return Submit(args, info, body);
+}
+
+StatusOr<VisitResult> DeviceVisits::Submit(const VisitArgs& args,
+                                           const DecoderInfo& info,
+                                           const Body& body) {
   const Range range(*parts_.stream, args.range);
   const std::optional<Shape> shape = Recordable(args, info);
   if (!shape.has_value()) return RunOnce(args, info, body);

@@ -76,6 +76,8 @@ class DeviceVisits {
 
   [[nodiscard]] std::optional<Shape> Recordable(const VisitArgs& args,
                                                 const DecoderInfo& info) const;
+  StatusOr<VisitResult> Submit(const VisitArgs& args, const DecoderInfo& info,
+                               const Body& body);
   StatusOr<VisitResult> RunOnce(const VisitArgs& args, const DecoderInfo& info,
                                 const Body& body);
   StatusOr<Recorded*> Record(const Shape& shape, const VisitArgs& args,

@@ -169,6 +169,7 @@ Status RankedSlice::Open(const SliceOptions& options) {
       rank.stream = rank.own_stream.get();
     }
     devices.push_back(rank.device);
+    streams_.push_back(rank.stream);
   }
   BATON_ASSIGN_OR_RETURN(group_, NewRankGroup(devices, kPatience));
   threads_ = std::make_unique<RankThreads>(options.ranks);
@@ -203,13 +204,15 @@ StatusOr<VisitResult> RankedSlice::Run(const VisitArgs& args) {
   // What the visit reads is there when the first rank's stream is.
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Event> ready,
                          ranks_[0].stream->Record());
-  BATON_RETURN_IF_ERROR(ForRanks([&](int index) -> Status {
+  const auto visit = [&](int index) -> Status {
     Rank& rank = ranks_[static_cast<size_t>(index)];
     if (index > 0) BATON_RETURN_IF_ERROR(rank.stream->WaitFor(*ready));
     BATON_ASSIGN_OR_RETURN(VisitResult result, rank.slice->Run(args));
     if (index == 0) first = std::move(result);
     return OkStatus();
-  }));
+  };
+  BATON_RETURN_IF_ERROR(
+      group_->InTurn(streams_, [&] { return ForRanks(visit); }));
   return first;
 }
 

@@ -65,6 +65,7 @@ class RankedSlice final : public StageSlice {
 
   std::unique_ptr<RankGroup> group_;
   std::vector<Rank> ranks_;
+  std::vector<Stream*> streams_;  // the ranks'
   std::unique_ptr<RankThreads> threads_;
 };
 

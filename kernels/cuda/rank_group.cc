@@ -5,9 +5,13 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/cuda/all_reduce.h"
 #include "kernels/cuda/kernels.h"
 #include "runtime/tensor/cuda_device.h"
@@ -73,6 +77,41 @@ Status Reach(int from, int to) {
   return CudaStatus(error, "ranks: reach a peer's memory");
 }
 
+// The visits that a GPU runs last, of all groups of the process.
+class Turns {
+ public:
+  static Turns& Get() {
+    static auto* const turns = new Turns;
+    return *turns;
+  }
+
+  // What is submitted to `stream`, of that GPU, waits for others' visits.
+  Status Await(const RankGroup* group, int gpu, Stream& stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(gpu_submissions) {
+    for (const Visit& visit : last_[gpu]) {
+      if (visit.group == group) continue;
+      BATON_RETURN_IF_ERROR(stream.WaitFor(*visit.done));
+    }
+    return OkStatus();
+  }
+  void Forget(int gpu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(gpu_submissions) {
+    last_.erase(gpu);
+  }
+  Status Add(const RankGroup* group, int gpu, Stream& stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(gpu_submissions) {
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<Event> done, stream.Record());
+    last_[gpu].push_back({group, std::move(done)});
+    return OkStatus();
+  }
+
+ private:
+  struct Visit {
+    const RankGroup* group;  // may be gone, with nothing left to wait for
+    std::unique_ptr<Event> done;
+  };
+  std::map<int, std::vector<Visit>> last_ ABSL_GUARDED_BY(gpu_submissions);
+};
+
 class Ranks;
 
 class Rank final : public Collective {
@@ -125,6 +164,20 @@ class Ranks final : public RankGroup {
 
   Collective& rank(int rank) override {
     return ranks_[static_cast<size_t>(rank)];
+  }
+  Status InTurn(std::span<Stream* const> streams,
+                const std::function<Status()>& submit) override {
+    const absl::MutexLock lock(&gpu_submissions);
+    Turns& turns = Turns::Get();
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      BATON_RETURN_IF_ERROR(turns.Await(this, memory_[i].gpu, *streams[i]));
+    }
+    BATON_RETURN_IF_ERROR(submit());
+    for (const RankMemory& memory : memory_) turns.Forget(memory.gpu);
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      BATON_RETURN_IF_ERROR(turns.Add(this, memory_[i].gpu, *streams[i]));
+    }
+    return OkStatus();
   }
   void Abort(const Status& why) override {
     host_.Abort(why);

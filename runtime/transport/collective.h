@@ -4,10 +4,21 @@
 // more: whoever runs the ranks tells the others.
 #pragma once
 
+#include <functional>
+#include <span>
+
+#include "absl/base/attributes.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/tensor/tensor.h"
 
 namespace baton {
+
+// Who submits work to GPUs of this process, or allocates on them, holds it
+// shared; a visit of ranks (RankGroup::InTurn) holds it alone. Ranks' kernels
+// wait for each other, and a call that allocates or loads code may wait for
+// every kernel, with locks that the launch of the other rank's kernel needs.
+ABSL_CONST_INIT inline absl::Mutex gpu_submissions(absl::kConstInit);
 
 // Owner thread: the rank's.
 class Collective {
@@ -34,6 +45,14 @@ class RankGroup {
   virtual ~RankGroup() = default;
   // That rank's end. Owner thread: the rank's.
   [[nodiscard]] virtual Collective& rank(int rank) = 0;
+  // Calls `submit`, which submits a visit to the ranks' streams. GPUs that
+  // several groups share run visits one after the other, in one order on all of
+  // them; else two groups whose kernels wait could each keep the other from
+  // starting on one of its GPUs. Thread: any, with no rank inside a call.
+  virtual Status InTurn(std::span<Stream* const> streams,
+                        const std::function<Status()>& submit) {
+    return submit();
+  }
   // Ends the group: whoever waits for a rank, and whoever enters from now on,
   // gets `why`, unless the group has ended before. Thread: any.
   virtual void Abort(const Status& why) = 0;

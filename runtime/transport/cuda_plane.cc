@@ -8,6 +8,7 @@
 #include "runtime/base/log.h"
 #include "runtime/tensor/cuda_device.h"
 #include "runtime/transport/address.h"
+#include "runtime/transport/collective.h"
 #include "runtime/transport/cuda_data_plane.h"
 
 namespace baton {
@@ -265,6 +266,7 @@ StatusOr<bool> CudaDataPlane::SendFirst(Peer& peer) {
 Status CudaDataPlane::StartCopy(Outgoing& outgoing) {
   if (outgoing.copied != nullptr) return OkStatus();
   const Tensor& from = outgoing.payload;
+  const absl::ReaderMutexLock lock(&gpu_submissions);
   BATON_ASSIGN_OR_RETURN(Buffer host, device_.AllocateHost(from.bytes()));
   BATON_RETURN_IF_ERROR(
       device_.Copy(host.data(), from.view().data(), from.bytes(), stream_));

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/tensor/cuda_device.h"
+#include "runtime/transport/collective.h"
 
 namespace baton {
 namespace {
@@ -81,6 +82,7 @@ Status Forget(cudaError_t error, std::string_view what) {
 StatusOr<std::shared_ptr<PeerMemory>> PeerMemory::Allocate(int ordinal,
                                                            int64_t bytes,
                                                            Stream& stream) {
+  const absl::ReaderMutexLock lock(&gpu_submissions);
   CUstream_st* const cuda = CudaStreamOf(stream);
   const int64_t whole = (bytes + kShareable - 1) / kShareable * kShareable;
   void* data = nullptr;
@@ -164,6 +166,7 @@ StatusOr<std::shared_ptr<CudaRing>> CudaRing::Create(
   BATON_ASSIGN_OR_RETURN(
       ring->memory_,
       PeerMemory::Allocate(CudaOrdinalOf(stream), shape.bytes(), aux));
+  const absl::ReaderMutexLock lock(&gpu_submissions);
   void* wait = nullptr;
   BATON_RETURN_IF_ERROR(
       CudaStatus(cudaHostAlloc(&wait, sizeof(CudaWaitWords),

@@ -138,6 +138,55 @@ void CheckGraphs(Pair& pair) {
   });
 }
 
+// A group's visits, one a round: they allocate and clear between sums.
+void VisitInTurn(Pair& pair, int64_t n) {
+  constexpr int kVisits = 60;
+  constexpr int64_t kRows = 64;
+  const std::string what = fmt::format("visits in turn, {} columns", n);
+  const std::vector<float> ones(static_cast<size_t>(kRows * n), 1.0f);
+  std::array<Tensor, 2> sums;
+  std::array<Stream*, 2> streams = {};
+  for (size_t i = 0; i < sums.size(); ++i) {
+    streams[i] = pair.ends[i].stream.get();
+    sums[i] = pair.ends[i].Upload(DType::kF32, {kRows, n}, ones.data());
+  }
+  for (int64_t visit = 0; visit < kVisits; ++visit) {
+    const int64_t rows = 1 + visit % kRows;
+    const auto submit = [&] {
+      pair.Run([&](int rank, End& end, Collective& group) {
+        const View sum = sums[static_cast<size_t>(rank)].view();
+        for (const View& part : {sum, sum.Rows(0, rows)}) {
+          const int64_t bytes = 3000 * (visit + 1) + 4 * part.dim(0) + rank;
+          const Buffer more = end.device->Allocate(bytes).value();
+          Expect(end.device->Clear(more.data(), bytes, *end.stream).ok() &&
+                     group.AllReduce(part, part, *end.stream).ok(),
+                 what);
+        }
+      });
+      return OkStatus();
+    };
+    Expect(pair.group->InTurn(streams, submit).ok(), what);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const std::vector<std::byte> got = pair.ends[i].Download(sums[i]);
+      std::vector<float> wanted(static_cast<size_t>(rows * n), 4.0f);
+      wanted.resize(static_cast<size_t>(kRows * n), 2.0f);
+      Expect(Equal(got, wanted), fmt::format("{}, rank {}", what, i));
+      sums[i] = pair.ends[i].Upload(DType::kF32, {kRows, n}, ones.data());
+    }
+  }
+}
+
+// Groups that share their GPUs, as stages do, each with a thread of its own.
+void CheckTurns() {
+  std::array<Pair, 3> pairs;
+  std::vector<std::thread> stages;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const int64_t n = 64 * static_cast<int64_t>(i + 1);
+    stages.emplace_back([&pairs, i, n] { VisitInTurn(pairs[i], n); });
+  }
+  for (std::thread& stage : stages) stage.join();
+}
+
 void CheckAbort() {
   Pair pair;
   End& end = pair.ends[0];
@@ -246,6 +295,7 @@ void Check() {
   }
   CheckGraphs(pair);
   CheckProducts(pair);
+  CheckTurns();
   CheckAbort();
 }
 
@@ -254,7 +304,7 @@ void Check() {
 
 int main(int argc, char** argv) {
   using namespace baton::check;
-  const int& failures = TheFailures();
+  const std::atomic<int>& failures = TheFailures();
   const std::string what = argc > 1 ? argv[1] : "check";
   std::printf("%d GPUs\n", baton::CudaDeviceCount());
   if (what == "check") Check();
@@ -262,6 +312,7 @@ int main(int argc, char** argv) {
     Pair pair;
     for (const int64_t rows : {1, 8, 64}) Measure(pair, rows, 5120);
   }
-  std::printf("%s: %d failed\n", failures == 0 ? "PASS" : "FAIL", failures);
+  std::printf("%s: %d failed\n", failures == 0 ? "PASS" : "FAIL",
+              failures.load());
   return failures == 0 ? 0 : 1;
 }

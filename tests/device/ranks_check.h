@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -20,8 +21,8 @@
 
 namespace baton::check {
 
-inline int& TheFailures() {
-  static int failures = 0;
+inline std::atomic<int>& TheFailures() {
+  static std::atomic<int> failures = 0;
   return failures;
 }
 inline void Expect(bool holds, const std::string& what) {
