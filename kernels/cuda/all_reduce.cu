@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 template <bool kVectors, int kHeld>
 __global__ void __launch_bounds__(kMaxNormThreads)
     AllReduceNormKernel(RankLinks links, AllReduceNormArgs args) {
-  __shared__ float scratch[kMaxNormThreads / kWarp];
+  __shared__ NormScratch scratch;
   AllowNextGrid();
   const AddRmsNormArgs& norm = args.norm;
   const int64_t n = norm.hidden;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 template <bool kVectors, int kHeld, bool kQuick>
 __global__ void __launch_bounds__(kMaxNormThreads)
     RowAllReduceNormKernel(RankLinks links, AllReduceNormArgs args) {
-  __shared__ float scratch[kMaxNormThreads / kWarp];
+  __shared__ NormScratch scratch;
   AllowNextGrid();
   const AddRmsNormArgs& norm = args.norm;
   const int64_t n = norm.hidden;

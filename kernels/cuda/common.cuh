@@ -235,10 +235,10 @@ __device__ __forceinline__ void AddUp(int n, int* counts) {
 }
 
 // Sum over a block of whole warps, warps added in order. `scratch` holds one
-// value per warp; ends with no barrier, so use another scratch next time or
-// put one between.
-template <int kMostWarps = kWarp, typename T>
-__device__ __forceinline__ T BlockSum(T x, T* scratch) {
+// value per warp, of as many as there can be: all of them may be read. Ends
+// with no barrier, so use another scratch next time or put one between.
+template <int kMostWarps, typename T>
+__device__ __forceinline__ T BlockSum(T x, T (&scratch)[kMostWarps]) {
   x = WarpSum(x);
   if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
   __syncthreads();
@@ -249,14 +249,14 @@ __device__ __forceinline__ T BlockSum(T x, T* scratch) {
   }
   return sum;
 }
-template <typename T>
-__device__ __forceinline__ T BlockMax(T x, T* scratch) {
+template <int kMostWarps, typename T>
+__device__ __forceinline__ T BlockMax(T x, T (&scratch)[kMostWarps]) {
   x = WarpMax(x);
   if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
   __syncthreads();
   T best = scratch[0];
 #pragma unroll  // as above
-  for (unsigned warp = 1; warp < kWarp; ++warp) {
+  for (unsigned warp = 1; warp < kMostWarps; ++warp) {
     if (warp < blockDim.x / kWarp) {
       best = scratch[warp] > best ? scratch[warp] : best;
     }

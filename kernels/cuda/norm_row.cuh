@@ -11,6 +11,7 @@
 namespace baton::cuda {
 
 inline constexpr int kMaxNormThreads = 512;
+using NormScratch = float[kMaxNormThreads / kWarp];  // of a block
 
 [[nodiscard]] inline int NormThreads(int64_t n) {
   return static_cast<int>(std::min<int64_t>(
@@ -64,7 +65,7 @@ class NormRow {
   }
   // out = cast(norm(held)). `scratch`: as BlockSum.
   __device__ __forceinline__ void Store(float eps, uint16_t* out,
-                                        float* scratch) {
+                                        NormScratch& scratch) {
     const float factor = Factor(eps, scratch);
 #pragma unroll
     for (int v = 0; v < kHeld; ++v) {
@@ -73,7 +74,8 @@ class NormRow {
   }
   // row = cast(row + cast(norm(held))), held being bf16.
   template <typename R>
-  __device__ __forceinline__ void AddTo(float eps, R* row, float* scratch) {
+  __device__ __forceinline__ void AddTo(float eps, R* row,
+                                        NormScratch& scratch) {
     Eight<R> sum[kHeld];
     if constexpr (kEarly) {
 #pragma unroll
@@ -108,7 +110,8 @@ class NormRow {
   // Whether what is used last is loaded first; else no registers are left.
   static constexpr bool kEarly = kHeld <= 2;
 
-  __device__ __forceinline__ float Factor(float eps, float* scratch) const {
+  __device__ __forceinline__ float Factor(float eps,
+                                          NormScratch& scratch) const {
     float sum = 0;
 #pragma unroll
     for (int v = 0; v < kHeld; ++v) {
@@ -117,9 +120,7 @@ class NormRow {
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum = fmaf(x[i], x[i], sum);
     }
-    constexpr int kMostWarps = kMaxNormThreads / kWarp;
-    const float mean =
-        BlockSum<kMostWarps>(sum, scratch) / static_cast<float>(n_);
+    const float mean = BlockSum(sum, scratch) / static_cast<float>(n_);
     return 1.0f / sqrtf(mean + eps);
   }
   __device__ __forceinline__ uint4 Normed(int v, float factor) const {

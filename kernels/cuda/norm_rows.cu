@@ -13,7 +13,7 @@ namespace {
 template <typename T, bool kVectors, int kHeld, bool kAdd>
 __global__ void __launch_bounds__(kMaxNormThreads)
     NormKernel(AddRmsNormArgs args) {
-  __shared__ float scratch[kMaxNormThreads / kWarp];
+  __shared__ NormScratch scratch;
   AllowNextGrid();
   NormRow<T, kVectors, kHeld> work(args.weight, args.hidden);
   AwaitPreviousGrids();
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 template <typename T, bool kVectors, int kHeld>
 __global__ void __launch_bounds__(kMaxNormThreads)
     NormAddKernel(RmsNormAddArgs args) {
-  __shared__ float scratch[kMaxNormThreads / kWarp];
+  __shared__ NormScratch scratch;
   AllowNextGrid();
   NormRow<uint16_t, kVectors, kHeld> work(args.weight, args.hidden);
   AwaitPreviousGrids();

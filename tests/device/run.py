@@ -99,7 +99,8 @@ class Runner:
             text = (late.stdout or b"").decode(errors="replace") + "\ntimed out"
         lines = text.strip().split("\n")
         failures = [] if code == 0 else [
-            line for line in lines[:-keep] if "FAIL" in line][:40]
+            line for line in lines[:-keep]
+            if re.search("FAIL|Error|Invalid|hazards", line)][:40]
         self.add(name, code == 0, failures + lines[-keep:], start)
         return text
 
