@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The best of a row's values, by a warp.
+// The best of a row's values, one after the other, by a warp.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -10,45 +10,74 @@ struct Choice {
   float p;
   int index;
 };
-// The larger p, of equal ones (and of NaNs) the lower index.
-__device__ __forceinline__ Choice Better(Choice a, Choice b) {
-  if (a.p > b.p) return a;
-  if (b.p > a.p) return b;
-  return a.index < b.index ? a : b;
-}
-// NaNs beside numbers have no order, so all lanes get what the first one finds.
-__device__ __forceinline__ Choice WarpBest(Choice best) {
-#pragma unroll
-  for (int width = kWarp / 2; width > 0; width /= 2) {
-    const Choice other = {__shfl_xor_sync(kAllLanes, best.p, width),
-                          __shfl_xor_sync(kAllLanes, best.index, width)};
-    best = Better(best, other);
-  }
-  return {__shfl_sync(kAllLanes, best.p, 0),
-          __shfl_sync(kAllLanes, best.index, 0)};
-}
 
-// Lane l has value[i] of index l + 32 i, of `count`; bit i of `taken`: not to
-// be chosen any more. The best of those left, which is taken then. There is one
-// left.
+// Takes the largest value that is left, of equal ones the one with the lowest
+// index; NaNs come last. A lane looks through its values once, and again when
+// one of them was taken.
 template <int kHeld>
-__device__ __forceinline__ Choice TakeBest(const float (&value)[kHeld],
-                                           int count, uint32_t& taken) {
-  static_assert(kHeld <= 32);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  constexpr int kNone = kWarp * kHeld;
-  Choice best = {-kInfinity, kNone};
+class WarpChoices {
+ public:
+  // Lane l has value[i] of index l + 32 i, of `count`; bit i of `taken`: not to
+  // be chosen.
+  __device__ __forceinline__ WarpChoices(const float (&value)[kHeld], int count,
+                                         uint32_t taken)
+      : value_(value), lane_(static_cast<int>(threadIdx.x) % kWarp) {
+    static_assert(kHeld <= 32);
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    const int index = lane + i * kWarp;
-    if (index >= count || (taken >> i & 1) != 0) continue;
-    // The first one, even if it is NaN.
-    best = best.index == kNone ? Choice{value[i], index}
-                               : Better(best, {value[i], index});
+    for (int i = 0; i < kHeld; ++i) {
+      const bool is_left = lane_ + i * kWarp < count && (taken >> i & 1) == 0;
+      key_[i] = is_left ? KeyOf(value[i]) : kTaken;
+    }
+    Look();
   }
-  best = WarpBest(best);
-  if (best.index % kWarp == lane) taken |= 1u << (best.index / kWarp);
-  return best;
-}
+
+  // All lanes. There is one left.
+  __device__ __forceinline__ Choice Take() {
+    constexpr unsigned kNone = kWarp * kHeld;
+    const uint32_t best = __reduce_max_sync(kAllLanes, best_);
+    const unsigned index = __reduce_min_sync(
+        kAllLanes,
+        best_ == best ? static_cast<unsigned>(lane_ + at_ * kWarp) : kNone);
+    const int owner = static_cast<int>(index) % kWarp;
+    const Choice choice = {__shfl_sync(kAllLanes, p_, owner),
+                           static_cast<int>(index)};
+    if (lane_ == owner) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (i == at_) key_[i] = kTaken;
+      }
+      Look();
+    }
+    return choice;
+  }
+
+ private:
+  static constexpr uint32_t kTaken = 0;
+  static constexpr uint32_t kNan = 1;
+
+  // Ordered as numbers are, -0 like 0; above kNan.
+  __device__ __forceinline__ static uint32_t KeyOf(float x) {
+    if (isnan(x)) return kNan;
+    const uint32_t bits = __float_as_uint(x + 0.0f);
+    return bits ^ (bits >> 31 != 0 ? ~0u : 1u << 31);
+  }
+  __device__ __forceinline__ void Look() {
+    best_ = kTaken;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (key_[i] <= best_) continue;
+      best_ = key_[i];
+      at_ = i;
+      p_ = value_[i];
+    }
+  }
+
+  const float (&value_)[kHeld];
+  int lane_;
+  uint32_t key_[kHeld];
+  uint32_t best_;  // of the lane's keys
+  int at_ = 0;     // where that is
+  float p_ = 0;    // and its value
+};
 
 }  // namespace baton::cuda

@@ -6,6 +6,7 @@
 // same order (gated_norm.cuh).
 #pragma once
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/delta_kernel.cuh"
 #include "kernels/cuda/delta_rows.h"
 #include "kernels/cuda/gated_norm.cuh"
@@ -30,15 +31,36 @@ __device__ __forceinline__ float SquaresOfWarp(float y) {
   return sum;
 }
 
-// All lanes: puts the squares of warp `warp` of this block into every block.
-__device__ __forceinline__ void TellSquares(float sum, int warp,
-                                            float (&squares)[kNormLanes]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (lane >= kHeadBlocks) return;
-  const int rank = static_cast<int>(blockIdx.x) % kHeadBlocks;
-  StoreIn(AddressIn(lane, SharedOffset(&squares[rank * kDeltaWarps + warp])),
-          sum);
-}
+// The squares of all warps of the cluster, which each sends to every block, and
+// the barrier that counts their bytes.
+struct DeltaSquares {
+  uint64_t barrier;
+  float sums[kNormLanes];
+
+  // One thread, before the cluster meets.
+  __device__ __forceinline__ void Expect() {
+    BarrierInit(SharedOffset(&barrier));
+    BarrierInitFence();
+    BarrierExpect(SharedOffset(&barrier), sizeof(sums));
+  }
+};
+// Where a lane sends those of its warp: lane l to block l.
+struct DeltaSender {
+  uint32_t sum, barrier;
+
+  __device__ __forceinline__ DeltaSender(const DeltaSquares& squares,
+                                         int warp) {
+    const int block = static_cast<int>(threadIdx.x) % kHeadBlocks;
+    const int rank = static_cast<int>(blockIdx.x) % kHeadBlocks;
+    sum = AddressIn(block,
+                    SharedOffset(&squares.sums[rank * kDeltaWarps + warp]));
+    barrier = AddressIn(block, SharedOffset(&squares.barrier));
+  }
+  // All lanes.
+  __device__ __forceinline__ void Send(float squares) const {
+    if (threadIdx.x % kWarp < kHeadBlocks) SendTo(sum, squares, barrier);
+  }
+};
 
 #endif
 
@@ -47,7 +69,7 @@ __global__ void __launch_bounds__((kDeltaWarps + 1) * kWarp, 3)
     DeltaNormedKernel(DeltaRuleArgs args, GatedNormArgs norm) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   __shared__ DeltaShared block;
-  __shared__ float squares[kNormLanes];
+  __shared__ DeltaSquares squares;
   AllowNextGrid();
   const int warp = UniformWarp();
   const DeltaPlace place = PlaceOfBlock(args);
@@ -56,12 +78,13 @@ __global__ void __launch_bounds__((kDeltaWarps + 1) * kWarp, 3)
     AwaitPreviousGrids();
     return;
   }
-  ClusterMeet();  // all have begun, so that there is memory to write to
+  if (threadIdx.x == 0) squares.Expect();
+  ClusterMeet();  // all have begun, and their barriers are there
   if (warp >= kDeltaWarps) {
     PrepareTokens<1>(args, place, decay_gate, 0, block);
-    ClusterSync();
     return;
   }
+  const DeltaSender sender(squares, warp);
   const DeltaLane lane = LaneOf(args, place, warp);
   DeltaState state = {};
   if (lane.slot != nullptr) LoadState(lane.slot, lane.column, state);
@@ -75,10 +98,10 @@ __global__ void __launch_bounds__((kDeltaWarps + 1) * kWarp, 3)
   DeltaAhead ahead;
   ahead.Load(token);
   const float y = RoundBf16(DeltaStep(token, token, lane.own, ahead, state));
-  TellSquares(SquaresOfWarp(y), warp, squares);
-  ClusterSync();
-  const float factor =
-      GatedNormFactor(squares[threadIdx.x % kNormLanes], norm.dim, norm.eps);
+  sender.Send(SquaresOfWarp(y));
+  BarrierWaitCluster(SharedOffset(&squares.barrier), 0);
+  const float factor = GatedNormFactor(squares.sums[threadIdx.x % kNormLanes],
+                                       norm.dim, norm.eps);
   if (lane.writes) {
     static_cast<uint16_t*>(
         args.out)[OutputAt(place, lane.own, args.out_stride)] =

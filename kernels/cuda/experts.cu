@@ -9,10 +9,12 @@ namespace baton::cuda {
 namespace {
 
 constexpr int kRouteWarps = 4;  // rows of a block
-constexpr int kHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
+constexpr int kMostHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
 constexpr int kCombineThreads = 128;
+constexpr int64_t kCombineSlots = 8;  // loaded at once
 
-// A warp a row; lane l has experts l, l + 32, ...
+// A warp a row; lane l has experts l, l + 32, ...: at most kHeld.
+template <int kHeld>
 __global__ void __launch_bounds__(kRouteWarps* kWarp)
     RouteKernel(RouteArgs args) {
   EnterKernel();
@@ -40,13 +42,13 @@ __global__ void __launch_bounds__(kRouteWarps* kWarp)
     }
   }
   sum = WarpSum(sum);
-  uint32_t taken = 0;  // bit i: this lane's expert i
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) p[i] /= sum;
 
+  WarpChoices<kHeld> left(p, count, 0);
   float chosen_sum = 0;
   for (int64_t s = 0; s < args.top; ++s) {
-    const Choice best = TakeBest(p, count, taken);
+    const Choice best = left.Take();
     chosen_sum += best.p;
     if (lane == 0) {
       args.experts[row * args.experts_stride + s] = best.index;
@@ -72,24 +74,37 @@ __global__ void __launch_bounds__(kCombineThreads)
   const auto* y =
       static_cast<const uint16_t*>(args.y) + row * args.top * args.y_stride;
   const float* weights = args.weights + row * args.weights_stride;
+  uint4 added = {};
+  if (args.added != nullptr) {
+    added = LoadEight<kVectors>(
+        static_cast<const uint16_t*>(args.added) + row * args.added_stride, at,
+        args.hidden);
+  }
   float sums[8] = {};
-  for (int64_t s = 0; s < args.top; ++s) {
-    float from[8];
-    Unpack(LoadEight<kVectors>(y + s * args.y_stride, at, args.hidden), from);
-    const float weight = __ldcg(weights + s);
+  for (int64_t first = 0; first < args.top; first += kCombineSlots) {
+    uint4 from[kCombineSlots];
+    float weight[kCombineSlots];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i] = fmaf(weight, from[i], sums[i]);
+    for (int64_t s = 0; s < kCombineSlots; ++s) {
+      if (first + s >= args.top) break;
+      from[s] =
+          LoadEight<kVectors>(y + (first + s) * args.y_stride, at, args.hidden);
+      weight[s] = __ldcg(weights + first + s);
+    }
+#pragma unroll
+    for (int64_t s = 0; s < kCombineSlots; ++s) {
+      if (first + s >= args.top) break;
+      float x[8];
+      Unpack(from[s], x);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] = fmaf(weight[s], x[i], sums[i]);
+    }
   }
   if (args.added != nullptr) {
-    float added[8];
-    Unpack(LoadEight<kVectors>(static_cast<const uint16_t*>(args.added) +
-                                   row * args.added_stride,
-                               at, args.hidden),
-           added);
+    float x[8];
+    Unpack(added, x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      sums[i] = __fadd_rn(RoundBf16(sums[i]), added[i]);
-    }
+    for (int i = 0; i < 8; ++i) sums[i] = __fadd_rn(RoundBf16(sums[i]), x[i]);
   }
   StoreEight<kVectors>(static_cast<uint16_t*>(args.out) + row * args.out_stride,
                        at, args.hidden, Pack(sums));
@@ -109,7 +124,10 @@ cudaError_t RouteRows(const RouteArgs& args, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (args.rows == 0) return cudaSuccess;
-  return Launch(&RouteKernel, dim3(Blocks(CeilDiv(args.rows, kRouteWarps))),
+  constexpr int kFewHeld = 8;
+  return Launch(args.count <= kFewHeld * kWarp ? &RouteKernel<kFewHeld>
+                                               : &RouteKernel<kMostHeld>,
+                dim3(Blocks(CeilDiv(args.rows, kRouteWarps))),
                 kRouteWarps * kWarp, 0, stream, args);
 }
 

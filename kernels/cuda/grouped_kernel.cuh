@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of GroupedMatmul: the rows of x of sorted slots side by side,
-// then the skinny kernel for each part of up to Tile::kTokens of them.
+// then the skinny kernel for each part of up to Tile::kTokens of them; of one
+// token its kernel of one row for each slot.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/grouped_matmul.h"
 #include "kernels/cuda/grouped_sort.h"
 #include "kernels/cuda/skinny_kernel.cuh"
+#include "kernels/cuda/skinny_row.cuh"
 
 namespace baton::cuda {
 
@@ -51,72 +53,74 @@ __global__ void __launch_bounds__(SkinnyTile<1, 1, kTokenTiles, 8>::kThreads,
 #endif
 }
 
+// Teams of a block of one token, all of a K of 2,304 but the last stages under
+// way: two fit on a multiprocessor.
+inline constexpr int kTokenTeams = 8;
+inline constexpr int kTokenSlots = 3;
+inline constexpr int kTokenRoom = kMaxSharedBytes / 2 - 1024;
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// Of one token, whose experts are all different ones: each slot is a part, and
-// x is where it was. Behind the wait for earlier grids.
+// Of one token, whose experts are all different ones: each slot is a row of its
+// own, and x is where it was. Behind the wait for earlier grids.
 __device__ __forceinline__ void GroupedTokenBlock(const CUtensorMap* maps,
                                                   const GroupedArgs& args,
                                                   int experts,
-                                                  const CUtensorMap& x_map,
-                                                  const SkinnyWork& work,
-                                                  int slot, std::byte* shared) {
+                                                  const RowWork& work, int slot,
+                                                  std::byte* shared) {
   const int expert = LoadInt(args.experts + slot);
   if (expert < 0 || expert >= experts) return;
-  SkinnyBlock<SkinnyTile<1, 1, 1, 8>, 1, 8>(maps[expert], x_map, work,
-                                            static_cast<int>(blockIdx.y),
-                                            {.first = args.rows == 1 ? 0 : slot,
-                                             .count = 1,
-                                             .out_rows = nullptr,
-                                             .first_out = slot},
-                                            shared);
+  const auto* x = static_cast<const uint16_t*>(args.x);
+  if (args.rows > 1) x += slot * args.ldx;
+  RowBlock<kTokenTeams>(maps[expert], work, static_cast<int>(blockIdx.y), x,
+                        slot, shared);
 }
 
 #endif
 
 // Blocks: slots, then rows of W.
-__global__ void __launch_bounds__(SkinnyTile<1, 1, 1, 8>::kThreads,
-                                  SkinnyTile<1, 1, 1, 8>::kMinBlocks)
-    GroupedTokenKernel(const CUtensorMap* maps, const GroupedArgs args,
-                       int experts, const __grid_constant__ CUtensorMap x_map,
-                       const __grid_constant__ SkinnyWork work) {
+__global__ void __launch_bounds__(kTokenTeams* kWarp,
+                                  kRowMinBlocks<kTokenTeams>)
+    GroupedTokenKernel(const CUtensorMap* maps,
+                       const __grid_constant__ GroupedArgs args, int experts,
+                       const __grid_constant__ RowWork work) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) std::byte shared[];
   EnterKernel();
-  GroupedTokenBlock(maps, args, experts, x_map, work,
-                    static_cast<int>(blockIdx.x), shared);
+  GroupedTokenBlock(maps, args, experts, work, static_cast<int>(blockIdx.x),
+                    shared);
 #endif
 }
 
 // What of a matrix beside the experts' the blocks of a launch need.
 struct SharedProduct {
-  CUtensorMap map, x_map;
-  SkinnyWork work;
+  CUtensorMap map;
+  const void* x;
+  RowWork work;
   int blocks;  // that share out its rows of W
 };
 
 // Blocks: the shared matrix, of which everything but x is known ahead of the
 // wait, then slots; then rows of W.
-__global__ void __launch_bounds__(SkinnyTile<1, 1, 1, 8>::kThreads,
-                                  SkinnyTile<1, 1, 1, 8>::kMinBlocks)
-    GroupedAndSharedKernel(const CUtensorMap* maps, const GroupedArgs args,
+__global__ void __launch_bounds__(kTokenTeams* kWarp,
+                                  kRowMinBlocks<kTokenTeams>)
+    GroupedAndSharedKernel(const CUtensorMap* maps,
+                           const __grid_constant__ GroupedArgs args,
                            int experts, int expert_blocks,
-                           const __grid_constant__ CUtensorMap x_map,
-                           const __grid_constant__ SkinnyWork work,
+                           const __grid_constant__ RowWork work,
                            const __grid_constant__ SharedProduct beside) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) std::byte shared[];
   AllowNextGrid();
   const auto index = static_cast<int>(blockIdx.y);
   if (blockIdx.x == 0 && index < beside.blocks) {
-    SkinnyBlock<SkinnyTile<1, 1, 1, 8>, 1, 8>(
-        beside.map, beside.x_map, beside.work, index, {.count = 1}, shared);
+    RowBlock<kTokenTeams>(beside.map, beside.work, index, beside.x, 0, shared);
     return;
   }
   AwaitPreviousGrids();
   if (blockIdx.x == 0 || index >= expert_blocks) return;
-  GroupedTokenBlock(maps, args, experts, x_map, work,
-                    static_cast<int>(blockIdx.x) - 1, shared);
+  GroupedTokenBlock(maps, args, experts, work, static_cast<int>(blockIdx.x) - 1,
+                    shared);
 #endif
 }
 

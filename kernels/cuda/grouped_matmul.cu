@@ -22,9 +22,8 @@ int PartRows(int64_t tokens) {
 // multiprocessor.
 template <typename Tile>
 constexpr int Stages() {
-  constexpr int kSharedBytes = 227 * 1024;
   constexpr int kOne = SkinnySharedBytes(8, 1, Tile::kStageBytes);
-  return std::max((kSharedBytes / 2 - 1024) / kOne,
+  return std::max((kMaxSharedBytes / 2 - 1024) / kOne,
                   static_cast<int>(Tile::kMinStages));
 }
 template <typename Tile>
@@ -33,9 +32,18 @@ constexpr size_t SharedBytes() {
       SkinnySharedBytes(8, Stages<Tile>(), Tile::kStageBytes));
 }
 
-// What blocks of `Tile` are told, of experts' matrices or of one.
-template <typename Tile, typename Weights, typename Args>
-SkinnyWork WorkOf(const Weights& weights, const Args& args, int64_t rows) {
+template <typename Args>  // of experts' matrices or of one
+SkinnySink SinkOf(const Args& args) {
+  return {.out = args.out,
+          .ldo = args.ldo,
+          .out_type = args.out_type,
+          .activation = args.activation,
+          .xielu = {}};
+}
+// What blocks of `Tile` are told.
+template <typename Tile>
+SkinnyWork WorkOf(const GroupedWeights& weights, const GroupedArgs& args,
+                  int64_t rows) {
   const auto groups = static_cast<int>(SkinnyGroups(weights.k, weights.halves));
   return {.m = static_cast<int>(rows),
           .n = static_cast<int>(weights.n),
@@ -45,21 +53,14 @@ SkinnyWork WorkOf(const Weights& weights, const Args& args, int64_t rows) {
           .leaf_shift = std::countr_zero(static_cast<unsigned>(weights.leaves)),
           .block_shift = 0,
           .slots = Stages<Tile>(),
-          .sink = {.out = args.out,
-                   .ldo = args.ldo,
-                   .out_type = args.out_type,
-                   .activation = args.activation,
-                   .xielu = {}}};
+          .sink = SinkOf(args)};
 }
 const CUtensorMap* MapsOf(const GroupedWeights& weights,
                           SkinnyActivation activation) {
   return IsGated(activation) ? weights.pairs : weights.maps;
 }
 // Blocks that share out the rows of W.
-template <typename Tile>
-int64_t RowBlocks(int64_t n) {
-  return CeilDiv(n, Tile::kRows);
-}
+int64_t RowBlocks(int64_t n) { return CeilDiv(n, kBoxRows); }
 
 template <int kTokenTiles>
 cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
@@ -72,34 +73,27 @@ cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
       EncodeGroups(sorted, slots, weights.k, weights.halves,
                    RowElements(weights.k), Tile::kTokens, &x_map);
   if (error != cudaSuccess) return error;
-  const dim3 grid(Blocks(max_parts), Blocks(RowBlocks<Tile>(weights.n)));
+  const dim3 grid(Blocks(max_parts), Blocks(RowBlocks(weights.n)));
   return Launch(&GroupedKernel<kTokenTiles>, grid, Tile::kThreads,
                 SharedBytes<Tile>(), stream, MapsOf(weights, args.activation),
                 plan, x_map, WorkOf<Tile>(weights, args, slots));
 }
 
-using TokenTile = SkinnyTile<1, 1, 1, 8>;
-
-// Of rows of x that blocks of a token take, for experts' matrices or for one.
-template <typename Weights>
-cudaError_t TokenMap(const Weights& weights, const void* x, int64_t rows,
-                     int64_t ldx, CUtensorMap* map) {
-  return EncodeGroups(x, rows, weights.k, weights.halves,
-                      std::max(ldx, weights.k), TokenTile::kTokens, map);
+// What blocks of one token are told, of experts' matrices or of one.
+template <typename Weights, typename Args>
+RowWork TokenWorkOf(const Weights& weights, const Args& args) {
+  return RowWorkOf(weights, kTokenTeams, 1, kTokenSlots, kTokenRoom,
+                   SinkOf(args));
 }
 
 cudaError_t LaunchToken(const GroupedWeights& weights, const GroupedArgs& args,
                         cudaStream_t stream) {
-  CUtensorMap x_map;
-  const cudaError_t error =
-      TokenMap(weights, args.x, args.rows, args.ldx, &x_map);
-  if (error != cudaSuccess) return error;
-  const dim3 grid(Blocks(args.top), Blocks(RowBlocks<TokenTile>(weights.n)));
-  return Launch(&GroupedTokenKernel, grid, TokenTile::kThreads,
-                SharedBytes<TokenTile>(), stream,
+  const RowWork work = TokenWorkOf(weights, args);
+  const dim3 grid(Blocks(args.top), Blocks(RowBlocks(weights.n)));
+  return Launch(&GroupedTokenKernel, grid, kTokenTeams * kWarp,
+                static_cast<size_t>(work.SharedBytes(kTokenTeams)), stream,
                 MapsOf(weights, args.activation), args,
-                static_cast<int>(weights.experts), x_map,
-                WorkOf<TokenTile>(weights, args, args.rows));
+                static_cast<int>(weights.experts), work);
 }
 
 cudaError_t LaunchPlain(const GroupedWeights& weights, const GroupedArgs& args,
@@ -126,7 +120,9 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
     return IsGated(args.activation) ? cudaErrorInvalidValue
                                     : LaunchPlain(weights, args, stream);
   }
-  if (args.tokens == 1) return LaunchToken(weights, args, stream);
+  if (args.tokens == 1 && SuitsRow(weights.k, weights.halves)) {
+    return LaunchToken(weights, args, stream);
+  }
   const int64_t ld = RowElements(weights.k);
   auto* sorted = static_cast<uint16_t*>(args.scratch);
   const GroupedPlan plan = GroupedScratch(args.plan).TakePlan(slots);
@@ -158,31 +154,29 @@ cudaError_t GroupedAndSharedMatmul(const GroupedWeights& weights,
   };
   if (args.tokens != 1 || shared_args.m != 1 || weights.plain ||
       weights.n == 0 || shared.n == 0 || !FitTogether(weights, args) ||
-      !SuitsCopies(args.x, args.ldx) ||
+      !SuitsRow(weights.k, weights.halves) ||
+      !SuitsRow(shared.k, shared.halves) || !SuitsCopies(args.x, args.ldx) ||
       !SuitsCopies(shared, shared_args.x, shared_args.ldx) ||
       !takes(args.activation, TakesGates(weights)) ||
       !takes(shared_args.activation,
              TakesGates(shared, shared_args.x, shared_args.ldx))) {
     return cudaErrorNotSupported;
   }
-  CUtensorMap x_map;
-  cudaError_t error = TokenMap(weights, args.x, args.rows, args.ldx, &x_map);
-  if (error != cudaSuccess) return error;
-  const auto expert_blocks = static_cast<int>(RowBlocks<TokenTile>(weights.n));
-  SharedProduct beside = {
+  const RowWork work = TokenWorkOf(weights, args);
+  const auto expert_blocks = static_cast<int>(RowBlocks(weights.n));
+  const SharedProduct beside = {
       .map = IsGated(shared_args.activation) ? shared.pairs : shared.map,
-      .x_map = {},
-      .work = WorkOf<TokenTile>(shared, shared_args, 1),
-      .blocks = static_cast<int>(RowBlocks<TokenTile>(shared.n))};
-  error = TokenMap(shared, shared_args.x, 1, shared_args.ldx, &beside.x_map);
-  if (error != cudaSuccess) return error;
+      .x = shared_args.x,
+      .work = TokenWorkOf(shared, shared_args),
+      .blocks = static_cast<int>(RowBlocks(shared.n))};
   const dim3 grid(Blocks(args.top + 1),
                   Blocks(std::max(expert_blocks, beside.blocks)));
-  return Launch(&GroupedAndSharedKernel, grid, TokenTile::kThreads,
-                SharedBytes<TokenTile>(), stream,
+  const int bytes = std::max(work.SharedBytes(kTokenTeams),
+                             beside.work.SharedBytes(kTokenTeams));
+  return Launch(&GroupedAndSharedKernel, grid, kTokenTeams * kWarp,
+                static_cast<size_t>(bytes), stream,
                 MapsOf(weights, args.activation), args,
-                static_cast<int>(weights.experts), expert_blocks, x_map,
-                WorkOf<TokenTile>(weights, args, args.rows), beside);
+                static_cast<int>(weights.experts), expert_blocks, work, beside);
 }
 
 }  // namespace baton::cuda

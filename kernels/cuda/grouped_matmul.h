@@ -80,7 +80,8 @@ struct GroupedArgs {
                                         cudaStream_t stream);
 // GroupedMatmul of one token and SkinnyMatmul of one row, neither of which
 // reads what the other writes, in one launch and with the same bits.
-// notSupported: there are more tokens, or these do not suit the copy engine.
+// notSupported: there are more tokens, or these do not suit the kernel of one
+// row.
 [[nodiscard]] cudaError_t GroupedAndSharedMatmul(const GroupedWeights& weights,
                                                  const GroupedArgs& args,
                                                  const SkinnyWeight& shared,

@@ -6,7 +6,7 @@ namespace baton::cuda {
 namespace {
 
 constexpr int kGroupedRouteWarps = 4;  // rows of a block
-constexpr int kHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
+constexpr int kMostHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
 constexpr int kMaxGroups = static_cast<int>(kMaxRoutedExperts) / 2;
 constexpr int kHeldGroups = kMaxGroups / kWarp;
 
@@ -48,6 +48,7 @@ __device__ __forceinline__ void ScoreGroups(const float* choice, int groups,
 
 // Bit i: this lane's expert i is outside of the best groups. `chosen` is
 // scratch of the warp.
+template <int kHeld>
 __device__ __forceinline__ uint32_t OtherGroups(const float* choice,
                                                 const RouteGroupedArgs& args,
                                                 bool* chosen) {
@@ -58,9 +59,9 @@ __device__ __forceinline__ uint32_t OtherGroups(const float* choice,
   ScoreGroups(choice, groups, size, scores);
   for (int g = lane; g < groups; g += kWarp) chosen[g] = false;
   __syncwarp();
-  uint32_t taken = 0;
+  WarpChoices<kHeldGroups> choices(scores, groups, 0);
   for (int64_t i = 0; i < args.top_groups; ++i) {
-    const Choice best = TakeBest(scores, groups, taken);
+    const Choice best = choices.Take();
     if (lane == 0) chosen[best.index] = true;
   }
   __syncwarp();
@@ -72,12 +73,14 @@ __device__ __forceinline__ uint32_t OtherGroups(const float* choice,
   return others;
 }
 
-// A warp a row; lane l has experts l, l + 32, ...
+// A warp a row; lane l has experts l, l + 32, ...: at most kHeld.
+template <int kHeld>
 __global__ void __launch_bounds__(kGroupedRouteWarps* kWarp)
     RouteGroupedKernel(RouteGroupedArgs args) {
-  __shared__ float choices[kGroupedRouteWarps][kMaxRoutedExperts];
-  __shared__ float scores[kGroupedRouteWarps][kMaxRoutedExperts];
-  __shared__ uint16_t order[kGroupedRouteWarps][kMaxRoutedExperts];  // the best
+  constexpr int kMost = kHeld * kWarp;
+  __shared__ float choices[kGroupedRouteWarps][kMost];
+  __shared__ float scores[kGroupedRouteWarps][kMost];
+  __shared__ uint16_t order[kGroupedRouteWarps][kMost];  // the best
   __shared__ bool chosen[kGroupedRouteWarps][kMaxGroups];
   EnterKernel();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -99,13 +102,15 @@ __global__ void __launch_bounds__(kGroupedRouteWarps* kWarp)
     scores[warp][expert] = score;
   }
   __syncwarp();
-  uint32_t taken =
-      args.groups == 1 ? 0 : OtherGroups(choices[warp], args, chosen[warp]);
+  const uint32_t others =
+      args.groups == 1 ? 0
+                       : OtherGroups<kHeld>(choices[warp], args, chosen[warp]);
+  WarpChoices<kHeld> left(choice, count, others);
   float* weights = route.weights + row * route.weights_stride;
   uint16_t* const best = order[warp];
   float sum = 0;
   for (int64_t s = 0; s < route.top; ++s) {
-    const int expert = TakeBest(choice, count, taken).index;
+    const int expert = left.Take().index;
     sum += scores[warp][expert];
     if (lane == 0) best[s] = static_cast<uint16_t>(expert);
   }
@@ -134,7 +139,10 @@ cudaError_t RouteGroupedRows(const RouteGroupedArgs& args,
                              cudaStream_t stream) {
   if (!FitTogether(args)) return cudaErrorInvalidValue;
   if (args.route.rows == 0) return cudaSuccess;
-  return Launch(&RouteGroupedKernel,
+  constexpr int kFewHeld = 8;
+  return Launch(args.route.count <= kFewHeld * kWarp
+                    ? &RouteGroupedKernel<kFewHeld>
+                    : &RouteGroupedKernel<kMostHeld>,
                 dim3(Blocks(CeilDiv(args.route.rows, kGroupedRouteWarps))),
                 kGroupedRouteWarps * kWarp, 0, stream, args);
 }

@@ -61,7 +61,6 @@ const Variant* FindVariant(const SkinnyTuning& tuning, int64_t m) {
 }
 
 constexpr int64_t kProcessors = 132;
-constexpr int kBlockBytes = 227 * 1024;  // of shared memory, at most
 // A K that is soon done; one that two blocks share; what is deeper.
 constexpr int64_t kShallow = 2560;
 constexpr int64_t kShared = 4096;
@@ -116,7 +115,8 @@ SkinnyTuning DefaultTuning(int64_t n, int64_t k, int64_t m, int leaves) {
 // other kernels find room.
 int DefaultSlots(const Variant& variant, int64_t blocks, int64_t team_groups,
                  int64_t most) {
-  const int limit = blocks > kProcessors ? kBlockBytes / 2 - 1024 : kBlockBytes;
+  const int limit =
+      blocks > kProcessors ? kMaxSharedBytes / 2 - 1024 : kMaxSharedBytes;
   if (most == 0) most = limit / variant.SharedBytes(1);
   return std::max(static_cast<int>(std::min(most, team_groups)),
                   variant.min_slots);
@@ -185,13 +185,6 @@ cudaError_t LaunchPlain(const SkinnyWeight& weight, const SkinnyArgs& args,
   return cudaGetLastError();
 }
 
-// Whether SkinnyRowKernel takes the weight: whole groups, and x leaves room for
-// at least two stages.
-bool SuitsRow(const SkinnyWeight& weight) {
-  return weight.k % kSkinnyGroup == 0 && weight.k * 4 <= kBlockBytes &&
-         !SkinnyHalvesApart(weight.k, weight.halves);
-}
-
 // The fastest of one row, as a layer's products run, between norms and
 // attention: blocks leave room beside them for those of the launches behind.
 SkinnyTuning RowTuning(int64_t n, int64_t k) {
@@ -219,34 +212,14 @@ cudaError_t LaunchRow(const SkinnyWeight& weight, const SkinnyArgs& args,
       (teams * cluster != 4 && teams * cluster != 8)) {
     return cudaErrorInvalidValue;
   }
-  const int64_t groups = SkinnyGroups(weight.k, weight.halves);
-  const int64_t team_groups =
-      CeilDiv(groups, std::min(weight.leaves, teams * cluster));
+  const RowWork work =
+      RowWorkOf(weight, teams, cluster, tuning.slots, kMaxSharedBytes, sink);
   const int64_t blocks = CeilDiv(weight.n, kBoxRows) * cluster;
-  const auto places = [&](int slots) {
-    return RowPlaces(teams, slots, static_cast<int>(team_groups), cluster);
-  };
-  int slots =
-      static_cast<int>(std::clamp<int64_t>(tuning.slots, 1, team_groups));
-  while (slots > 1 && places(slots).bytes > kBlockBytes) --slots;
-  const RowWork work = {
-      .x = args.x,
-      .skinny = {.m = 1,
-                 .n = static_cast<int>(weight.n),
-                 .groups = static_cast<int>(groups),
-                 .half_groups = 0,
-                 .leaf_shift =
-                     std::countr_zero(static_cast<unsigned>(weight.leaves)),
-                 .block_shift =
-                     std::countr_zero(static_cast<unsigned>(cluster)),
-                 .slots = slots,
-                 .sink = sink},
-      .team_groups = static_cast<int>(team_groups)};
   return LaunchClusters(
       teams == 4 ? &SkinnyRowKernel<4> : &SkinnyRowKernel<8>,
       dim3(static_cast<unsigned>(blocks)), cluster, teams * kWarp,
-      static_cast<size_t>(places(slots).bytes), stream,
-      IsGated(args.activation) ? weight.pairs : weight.map, work);
+      static_cast<size_t>(work.SharedBytes(teams)), stream,
+      IsGated(args.activation) ? weight.pairs : weight.map, args.x, work);
 }
 
 cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
@@ -364,7 +337,7 @@ cudaError_t SkinnyMatmul(const SkinnyWeight& weight, const SkinnyArgs& args,
   if (!SuitsCopies(weight, args.x, args.ldx)) {
     return LaunchPlain(weight, args, sink, stream);
   }
-  const bool is_row = args.m == 1 && SuitsRow(weight) &&
+  const bool is_row = args.m == 1 && SuitsRow(weight.k, weight.halves) &&
                       (args.tuning.teams == 0 || args.tuning.row_tiles == 2);
   return is_row ? LaunchRow(weight, args, sink, stream)
                 : LaunchHopper(weight, args, sink, stream);

@@ -8,6 +8,8 @@
 // first block of a cluster.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -36,12 +38,48 @@ struct RowPlaces {
   int x, sums, received, barriers, bytes;
 };
 
-// What a launch is told besides the map of W.
+// What a launch is told besides x and the map of W.
 struct RowWork {
-  const void* x;
   SkinnyWork skinny;
   int team_groups;  // at most
+
+  [[nodiscard]] constexpr int SharedBytes(int teams) const {
+    return RowPlaces(teams, skinny.slots, team_groups, 1 << skinny.block_shift)
+        .bytes;
+  }
 };
+
+// Whether the kernel takes matrices of this k: whole groups, and x leaves room
+// for at least two stages.
+[[nodiscard]] constexpr bool SuitsRow(int64_t k, int halves) {
+  return k % kSkinnyGroup == 0 && k * 4 <= kMaxSharedBytes &&
+         !SkinnyHalvesApart(k, halves);
+}
+
+// Of a matrix [n, k], or of one of several alike; `slots` or as many as fit in
+// `room` bytes of a block.
+template <typename Weight>
+[[nodiscard]] RowWork RowWorkOf(const Weight& weight, int teams, int blocks,
+                                int slots, int room, const SkinnySink& sink) {
+  const int64_t groups = SkinnyGroups(weight.k, weight.halves);
+  const auto team_groups = static_cast<int>(
+      CeilDiv(groups, std::min(weight.leaves, teams * blocks)));
+  RowWork work = {
+      .skinny = {.m = 1,
+                 .n = static_cast<int>(weight.n),
+                 .groups = static_cast<int>(groups),
+                 .half_groups = 0,
+                 .leaf_shift =
+                     std::countr_zero(static_cast<unsigned>(weight.leaves)),
+                 .block_shift = std::countr_zero(static_cast<unsigned>(blocks)),
+                 .slots = std::clamp(slots, 1, team_groups),
+                 .sink = sink},
+      .team_groups = team_groups};
+  while (work.skinny.slots > 1 && work.SharedBytes(teams) > room) {
+    --work.skinny.slots;
+  }
+  return work;
+}
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
@@ -177,16 +215,16 @@ struct RowTeam {
   }
 };
 template <int kTeams>
-__device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work) {
+__device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work, int index) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   RowTeam found;
   found.lane = static_cast<int>(threadIdx.x) % kWarp;
   found.team = __shfl_sync(kAllLanes, warp, 0);  // uniform
   found.blocks = 1 << work.block_shift;
-  found.rank = static_cast<int>(blockIdx.x) & (found.blocks - 1);
+  found.rank = index & (found.blocks - 1);
   found.is_paired = IsGated(work.sink.activation);
-  found.first_row = static_cast<int>(blockIdx.x >> work.block_shift) *
-                    (found.is_paired ? kBoxRows / 2 : kBoxRows);
+  found.first_row =
+      (index >> work.block_shift) * (found.is_paired ? kBoxRows / 2 : kBoxRows);
   found.leaves = max(1, (1 << work.leaf_shift) / (kTeams * found.blocks));
   found.first_leaf = (found.rank * kTeams + found.team) * found.leaves;
   found.begin = RowTeam::Begin(work, found.first_leaf);
@@ -195,10 +233,12 @@ __device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work) {
 }
 
 // Waits for earlier grids. The sums over the team's leaves, each added to what
-// was before, from zero on. `x_at`: where x of the team goes.
-__device__ __forceinline__ void MultiplyLeaves(const RowWork& work,
+// was before, from zero on. `x_at`: where what the team needs of x, at `from`,
+// goes.
+__device__ __forceinline__ void MultiplyLeaves(const SkinnyWork& work,
                                                const RowTeam& team,
-                                               uint32_t x_at, RowRing& ring,
+                                               const void* from, uint32_t x_at,
+                                               RowRing& ring,
                                                float (&sum)[2][4]) {
   const int lane = team.lane;
   int group = team.begin;
@@ -214,15 +254,15 @@ __device__ __forceinline__ void MultiplyLeaves(const RowWork& work,
   if (lane == 0) {
     const int bytes = (team.end - group) * kGroup * 2;
     BarrierExpect(ring.BarrierOfX(), bytes);
-    CopyBytes(x_at, static_cast<const uint16_t*>(work.x) + group * kGroup,
-              bytes, ring.BarrierOfX());
+    CopyBytes(x_at, static_cast<const uint16_t*>(from) + group * kGroup, bytes,
+              ring.BarrierOfX());
   }
   BarrierWait(ring.BarrierOfX(), 0);
   uint32_t x = x_at + 16 * (lane / 8);
 #pragma unroll 1
   for (int leaf = 1; leaf <= team.leaves; ++leaf) {
     float acc[2][4] = {};
-    const int end = RowTeam::Begin(work.skinny, team.first_leaf + leaf);
+    const int end = RowTeam::Begin(work, team.first_leaf + leaf);
 #pragma unroll 1
     for (int left = end - group; left > 0; --left, x += kGroup * 2) {
       MultiplyRow(acc, ring.Wait() + w_offset, by, x);
@@ -255,33 +295,30 @@ __device__ __forceinline__ float TotalOf(int blocks, float own, uint32_t others,
   });
 }
 
-// A warp: what becomes of its rows' sums, or pairs'.
+// A warp: what becomes of its rows' sums, or pairs', in row `out_row` of out.
 __device__ __forceinline__ void StoreTotal(const SkinnyWork& work,
-                                           const RowTeam& team, float total) {
+                                           const RowTeam& team, int out_row,
+                                           float total) {
   const int row = team.first_row + team.lane;
   if (team.is_paired) {
     const float scaled = __shfl_down_sync(kAllLanes, total, kBoxRows / 2);
     if (team.lane < kBoxRows / 2 && row < work.n / 2) {
-      StoreGated(work.sink, 0, row, total, scaled);
+      StoreGated(work.sink, out_row, row, total, scaled);
     }
   } else if (row < work.n) {
-    StoreSum(work.sink, 0, row, total);
+    StoreSum(work.sink, out_row, row, total);
   }
 }
 
-#endif
-
-// Blocks: of a cluster, then rows of W. A cluster has 4 or 8 teams.
+// Block `index` of those that share out W, the ones of a cluster side by side.
+// What is read before the wait for earlier grids is W alone.
 template <int kTeams>
-__global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
-    SkinnyRowKernel(const __grid_constant__ CUtensorMap map,
-                    const __grid_constant__ RowWork row_work) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(1024) std::byte shared[];
+__device__ __forceinline__ void RowBlock(const CUtensorMap& map,
+                                         const RowWork& row_work, int index,
+                                         const void* x, int out_row,
+                                         std::byte* shared) {
   const SkinnyWork& work = row_work.skinny;
-  AllowNextGrid();
-  PrefetchMap(map);
-  const RowTeam team = FindTeam<kTeams>(work);
+  const RowTeam team = FindTeam<kTeams>(work, index);
   const uint32_t base = SharedOffset(shared);
   if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
   const RowPlaces places(kTeams, work.slots, row_work.team_groups, team.blocks);
@@ -300,7 +337,7 @@ __global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
     ClusterMeet();  // the barrier is there
   }
   float sum[2][4] = {};
-  MultiplyLeaves(row_work, team, base + places.x + team.team * places.x_bytes,
+  MultiplyLeaves(work, team, x, base + places.x + team.team * places.x_bytes,
                  ring, sum);
   const uint32_t sums = base + places.sums;
   StoreTeam(sums + team.team * RowPlaces::kSumBytes, team.lane, sum);
@@ -320,7 +357,25 @@ __global__ void __launch_bounds__(kTeams* kWarp, 512 / (kTeams * kWarp))
     }
     total = TotalOf(team.blocks, total, others, received);
   }
-  StoreTotal(work, team, total);
+  StoreTotal(work, team, out_row, total);
+}
+
+#endif
+
+// Two blocks of 8 teams fit on a multiprocessor.
+template <int kTeams>
+inline constexpr int kRowMinBlocks = 512 / (kTeams * kWarp);
+
+// A cluster has 4 or 8 teams.
+template <int kTeams>
+__global__ void __launch_bounds__(kTeams* kWarp, kRowMinBlocks<kTeams>)
+    SkinnyRowKernel(const __grid_constant__ CUtensorMap map, const void* x,
+                    const __grid_constant__ RowWork work) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) std::byte shared[];
+  AllowNextGrid();
+  PrefetchMap(map);
+  RowBlock<kTeams>(map, work, static_cast<int>(blockIdx.x), x, 0, shared);
 #endif
 }
 

@@ -96,11 +96,6 @@ __device__ inline float LoadShared(uint32_t address) {
   asm volatile("ld.shared::cta.f32 %0, [%1];" : "=f"(v) : "r"(address));
   return v;
 }
-// Stores to a block of the cluster, which has to have begun.
-__device__ inline void StoreIn(uint32_t address, float v) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v)
-               : "memory");
-}
 // Loads from a block of the cluster; plain shared addresses are this block's.
 __device__ inline float LoadIn(uint32_t address) {
   float v;
