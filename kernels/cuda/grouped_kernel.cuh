@@ -53,9 +53,8 @@ __global__ void __launch_bounds__(SkinnyTile<1, 1, kTokenTiles, 8>::kThreads,
 #endif
 }
 
-// Teams of a block of one token, all of a K of 2,304 but the last stages under
-// way: two fit on a multiprocessor.
-inline constexpr int kTokenTeams = 8;
+// Blocks of one token, of which two fit on a multiprocessor.
+inline constexpr RowTile kTokenTile = {.teams = 8, .tiles = 2};
 inline constexpr int kTokenSlots = 3;
 inline constexpr int kTokenRoom = kMaxSharedBytes / 2 - 1024;
 
@@ -72,15 +71,14 @@ __device__ __forceinline__ void GroupedTokenBlock(const CUtensorMap* maps,
   if (expert < 0 || expert >= experts) return;
   const auto* x = static_cast<const uint16_t*>(args.x);
   if (args.rows > 1) x += slot * args.ldx;
-  RowBlock<kTokenTeams>(maps[expert], work, static_cast<int>(blockIdx.y), x,
-                        slot, shared);
+  RowBlock<kTokenTile>(maps[expert], work, static_cast<int>(blockIdx.y), x,
+                       slot, shared);
 }
 
 #endif
 
 // Blocks: slots, then rows of W.
-__global__ void __launch_bounds__(kTokenTeams* kWarp,
-                                  kRowMinBlocks<kTokenTeams>)
+__global__ void __launch_bounds__(kTokenTile.threads(), kTokenTile.min_blocks())
     GroupedTokenKernel(const CUtensorMap* maps,
                        const __grid_constant__ GroupedArgs args, int experts,
                        const __grid_constant__ RowWork work) {
@@ -102,8 +100,7 @@ struct SharedProduct {
 
 // Blocks: the shared matrix, of which everything but x is known ahead of the
 // wait, then slots; then rows of W.
-__global__ void __launch_bounds__(kTokenTeams* kWarp,
-                                  kRowMinBlocks<kTokenTeams>)
+__global__ void __launch_bounds__(kTokenTile.threads(), kTokenTile.min_blocks())
     GroupedAndSharedKernel(const CUtensorMap* maps,
                            const __grid_constant__ GroupedArgs args,
                            int experts, int expert_blocks,
@@ -114,7 +111,7 @@ __global__ void __launch_bounds__(kTokenTeams* kWarp,
   AllowNextGrid();
   const auto index = static_cast<int>(blockIdx.y);
   if (blockIdx.x == 0 && index < beside.blocks) {
-    RowBlock<kTokenTeams>(beside.map, beside.work, index, beside.x, 0, shared);
+    RowBlock<kTokenTile>(beside.map, beside.work, index, beside.x, 0, shared);
     return;
   }
   AwaitPreviousGrids();

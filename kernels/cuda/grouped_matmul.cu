@@ -60,7 +60,7 @@ const CUtensorMap* MapsOf(const GroupedWeights& weights,
   return IsGated(activation) ? weights.pairs : weights.maps;
 }
 // Blocks that share out the rows of W.
-int64_t RowBlocks(int64_t n) { return CeilDiv(n, kBoxRows); }
+int64_t RowBlocks(int64_t n) { return CeilDiv(n, kTokenTile.rows()); }
 
 template <int kTokenTiles>
 cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
@@ -73,7 +73,7 @@ cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
       EncodeGroups(sorted, slots, weights.k, weights.halves,
                    RowElements(weights.k), Tile::kTokens, &x_map);
   if (error != cudaSuccess) return error;
-  const dim3 grid(Blocks(max_parts), Blocks(RowBlocks(weights.n)));
+  const dim3 grid(Blocks(max_parts), Blocks(CeilDiv(weights.n, Tile::kRows)));
   return Launch(&GroupedKernel<kTokenTiles>, grid, Tile::kThreads,
                 SharedBytes<Tile>(), stream, MapsOf(weights, args.activation),
                 plan, x_map, WorkOf<Tile>(weights, args, slots));
@@ -82,7 +82,7 @@ cudaError_t LaunchParts(const GroupedWeights& weights, const GroupedArgs& args,
 // What blocks of one token are told, of experts' matrices or of one.
 template <typename Weights, typename Args>
 RowWork TokenWorkOf(const Weights& weights, const Args& args) {
-  return RowWorkOf(weights, kTokenTeams, 1, kTokenSlots, kTokenRoom,
+  return RowWorkOf(weights, kTokenTile, 1, kTokenSlots, kTokenRoom,
                    SinkOf(args));
 }
 
@@ -90,8 +90,8 @@ cudaError_t LaunchToken(const GroupedWeights& weights, const GroupedArgs& args,
                         cudaStream_t stream) {
   const RowWork work = TokenWorkOf(weights, args);
   const dim3 grid(Blocks(args.top), Blocks(RowBlocks(weights.n)));
-  return Launch(&GroupedTokenKernel, grid, kTokenTeams * kWarp,
-                static_cast<size_t>(work.SharedBytes(kTokenTeams)), stream,
+  return Launch(&GroupedTokenKernel, grid, kTokenTile.threads(),
+                static_cast<size_t>(work.SharedBytes(kTokenTile)), stream,
                 MapsOf(weights, args.activation), args,
                 static_cast<int>(weights.experts), work);
 }
@@ -171,9 +171,9 @@ cudaError_t GroupedAndSharedMatmul(const GroupedWeights& weights,
       .blocks = static_cast<int>(RowBlocks(shared.n))};
   const dim3 grid(Blocks(args.top + 1),
                   Blocks(std::max(expert_blocks, beside.blocks)));
-  const int bytes = std::max(work.SharedBytes(kTokenTeams),
-                             beside.work.SharedBytes(kTokenTeams));
-  return Launch(&GroupedAndSharedKernel, grid, kTokenTeams * kWarp,
+  const int bytes = std::max(work.SharedBytes(kTokenTile),
+                             beside.work.SharedBytes(kTokenTile));
+  return Launch(&GroupedAndSharedKernel, grid, kTokenTile.threads(),
                 static_cast<size_t>(bytes), stream,
                 MapsOf(weights, args.activation), args,
                 static_cast<int>(weights.experts), expert_blocks, work, beside);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <tuple>
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/skinny_kernel.cuh"
@@ -122,6 +123,19 @@ int DefaultSlots(const Variant& variant, int64_t blocks, int64_t team_groups,
                   variant.min_slots);
 }
 
+// The kernel of one row with this blocking; null where there is none.
+auto RowKernelOf(RowTile tile) -> decltype(&SkinnyRowKernel<8, 2>) {
+  const bool wide = tile.tiles == 2;
+  switch (tile.teams) {
+    case 4:
+      return wide ? &SkinnyRowKernel<4, 2> : &SkinnyRowKernel<4, 1>;
+    case 8:
+      return wide ? &SkinnyRowKernel<8, 2> : &SkinnyRowKernel<8, 1>;
+    default:
+      return nullptr;
+  }
+}
+
 // Lets every variant have its shared memory on the current device. Its code was
 // compiled empty where it was not compiled for sm_90: NotSupported.
 cudaError_t PrepareVariants() {
@@ -144,7 +158,8 @@ cudaError_t PrepareVariants() {
                                  cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess) return error;
   }
-  for (const auto kernel : {&SkinnyRowKernel<4>, &SkinnyRowKernel<8>}) {
+  for (const RowTile tile : {RowTile{4, 1}, {4, 2}, {8, 1}, {8, 2}}) {
+    const auto kernel = RowKernelOf(tile);
     error = cudaFuncSetAttribute(kernel,
                                  cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared);
@@ -206,20 +221,23 @@ cudaError_t LaunchRow(const SkinnyWeight& weight, const SkinnyArgs& args,
                       const SkinnySink& sink, cudaStream_t stream) {
   const SkinnyTuning tuning =
       args.tuning.teams == 0 ? RowTuning(weight.n, weight.k) : args.tuning;
+  const RowTile tile = {.teams = tuning.teams, .tiles = tuning.row_tiles};
   const int cluster = std::max(tuning.blocks, 1);
-  const int teams = tuning.teams;
-  if ((teams != 4 && teams != 8) ||
-      (teams * cluster != 4 && teams * cluster != 8)) {
+  const auto kernel = RowKernelOf(tile);
+  if (kernel == nullptr ||
+      (tile.teams * cluster != 4 && tile.teams * cluster != 8)) {
     return cudaErrorInvalidValue;
   }
   const RowWork work =
-      RowWorkOf(weight, teams, cluster, tuning.slots, kMaxSharedBytes, sink);
-  const int64_t blocks = CeilDiv(weight.n, kBoxRows) * cluster;
+      RowWorkOf(weight, tile, cluster, tuning.slots, kMaxSharedBytes, sink);
+  const int64_t blocks = CeilDiv(weight.n, tile.rows()) * cluster;
+  const bool is_paired = IsGated(args.activation);
+  const CUtensorMap& map =
+      tile.tiles == 2 ? (is_paired ? weight.pairs : weight.map)
+                      : (is_paired ? weight.narrow_pairs : weight.narrow_map);
   return LaunchClusters(
-      teams == 4 ? &SkinnyRowKernel<4> : &SkinnyRowKernel<8>,
-      dim3(static_cast<unsigned>(blocks)), cluster, teams * kWarp,
-      static_cast<size_t>(work.SharedBytes(teams)), stream,
-      IsGated(args.activation) ? weight.pairs : weight.map, args.x, work);
+      kernel, dim3(static_cast<unsigned>(blocks)), cluster, tile.threads(),
+      static_cast<size_t>(work.SharedBytes(tile)), stream, map, args.x, work);
 }
 
 cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
@@ -314,11 +332,13 @@ cudaError_t MakeSkinnyWeight(const void* w, int64_t n, int64_t k, int64_t ldw,
   error = PrepareVariants();
   if (error == cudaErrorNotSupported) return cudaSuccess;
   if (error != cudaSuccess) return error;
-  error = EncodeGroups(w, n, k, halves, ldw, kBoxRows, &out->map);
-  if (error != cudaSuccess) return error;
-  if (n % 2 == 0) {
-    error = EncodePairMap(w, n / 2, k, ldw, kBoxRows / 2, kSkinnyGroup,
-                          &out->pairs);
+  for (const auto& [rows, map, pairs] :
+       {std::tuple{kBoxRows, &out->map, &out->pairs},
+        std::tuple{kRowTile, &out->narrow_map, &out->narrow_pairs}}) {
+    error = EncodeGroups(w, n, k, halves, ldw, rows, map);
+    if (error != cudaSuccess) return error;
+    if (n % 2 != 0) continue;
+    error = EncodePairMap(w, n / 2, k, ldw, rows / 2, kSkinnyGroup, pairs);
     if (error != cudaSuccess) return error;
   }
   out->plain = false;
@@ -338,7 +358,7 @@ cudaError_t SkinnyMatmul(const SkinnyWeight& weight, const SkinnyArgs& args,
     return LaunchPlain(weight, args, sink, stream);
   }
   const bool is_row = args.m == 1 && SuitsRow(weight.k, weight.halves) &&
-                      (args.tuning.teams == 0 || args.tuning.row_tiles == 2);
+                      (args.tuning.teams == 0 || args.tuning.row_tiles <= 2);
   return is_row ? LaunchRow(weight, args, sink, stream)
                 : LaunchHopper(weight, args, sink, stream);
 }

@@ -43,6 +43,15 @@ inline constexpr int kSkinnyMaxLeaves = 8;
   return halves == 2 && k / 2 % kSkinnyGroup != 0;
 }
 
+inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block, on sm_90
+
+// Whether one row has a kernel of its own: whole groups, and x leaves room for
+// at least two stages.
+[[nodiscard]] constexpr bool SuitsRow(int64_t k, int halves) {
+  return k % kSkinnyGroup == 0 && k * 4 <= kMaxSharedBytes &&
+         !SkinnyHalvesApart(k, halves);
+}
+
 // A weight [n, k] as the kernels see it. Made once, when it is loaded; valid
 // on the device that was current then, while `w` is.
 struct SkinnyWeight {
@@ -50,7 +59,8 @@ struct SkinnyWeight {
   // Of an even n, boxes of 16 rows of the first half of W and the same 16 of
   // the second.
   CUtensorMap pairs;
-  const void* w;  // bf16 [n, k], row stride ldw
+  CUtensorMap narrow_map, narrow_pairs;  // the same with half the rows
+  const void* w;                         // bf16 [n, k], row stride ldw
   int64_t n, k, ldw;
   int halves;  // 0; 1 or 2 where two ranks may share k
   int leaves;  // SkinnyLeaves()
@@ -88,7 +98,7 @@ enum class SkinnyActivation : int {
 // benchmarks and tests.
 struct SkinnyTuning {
   int teams = 0;      // of warps in a block
-  int row_tiles = 0;  // 16-row tiles of W of one block
+  int row_tiles = 0;  // 16-row tiles of W of one block; 1: where SuitsRow
   int slots = 0;      // stages in flight per team
   int blocks = 0;     // of a cluster, which has 4 or 8 teams
 };

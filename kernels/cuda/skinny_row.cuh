@@ -2,10 +2,10 @@
 // The Hopper kernel of skinny_matmul.h for one row of x, where what counts is
 // the time from x to its product. Its bits are those of skinny_kernel.cuh.
 //
-// A team is a warp and multiplies 32 rows of W with its leaves of K, which it
-// streams through a ring of its own; what it needs of x it has as a whole. On
-// the N side of the tensor cores every token is the same one. Sums meet in the
-// first block of a cluster.
+// A team is a warp and multiplies one or two tiles of 16 rows of W with its
+// leaves of K, which it streams through a ring of its own; what it needs of x
+// it has as a whole. On the N side of the tensor cores every token is the same
+// one. Sums meet in the first block of a cluster.
 #pragma once
 
 #include <algorithm>
@@ -19,19 +19,33 @@
 
 namespace baton::cuda {
 
+inline constexpr int kRowTile = 16;  // rows of W on the M side
+
+// The blocking of one instantiation.
+struct RowTile {
+  int teams, tiles;
+
+  [[nodiscard]] constexpr int rows() const { return tiles * kRowTile; }
+  [[nodiscard]] constexpr int stage_bytes() const { return rows() * 128; }
+  [[nodiscard]] constexpr int threads() const { return teams * kWarp; }
+  // With 128 registers: two blocks of 8 teams.
+  [[nodiscard]] constexpr int min_blocks() const { return 512 / threads(); }
+};
+
 // Where a block has what, in bytes: the rings of its teams, x of all of them,
 // the sums of teams, those of the other blocks of the cluster; barriers: of
 // stages, of each team's x, of other blocks' sums.
 struct RowPlaces {
-  static constexpr int kSumBytes = kBoxRows * 4;
+  static constexpr int kSumBytes = kWarp * 4;  // a lane has a row
 
-  constexpr RowPlaces(int teams, int slots, int team_groups, int blocks)
-      : ring_bytes(slots * kBoxBytes), x_bytes(team_groups * kGroup * 2) {
-    x = teams * ring_bytes;
-    sums = x + teams * x_bytes;
-    received = sums + teams * kSumBytes;
+  constexpr RowPlaces(RowTile tile, int slots, int team_groups, int blocks)
+      : ring_bytes(slots * tile.stage_bytes()),
+        x_bytes(team_groups * kGroup * 2) {
+    x = tile.teams * ring_bytes;
+    sums = x + tile.teams * x_bytes;
+    received = sums + tile.teams * kSumBytes;
     barriers = received + (blocks - 1) * kSumBytes;
-    bytes = barriers + 8 * (teams * (slots + 1) + 1);
+    bytes = barriers + 8 * (tile.teams * (slots + 1) + 1);
   }
 
   int ring_bytes, x_bytes;  // of a team
@@ -43,27 +57,20 @@ struct RowWork {
   SkinnyWork skinny;
   int team_groups;  // at most
 
-  [[nodiscard]] constexpr int SharedBytes(int teams) const {
-    return RowPlaces(teams, skinny.slots, team_groups, 1 << skinny.block_shift)
+  [[nodiscard]] constexpr int SharedBytes(RowTile tile) const {
+    return RowPlaces(tile, skinny.slots, team_groups, 1 << skinny.block_shift)
         .bytes;
   }
 };
 
-// Whether the kernel takes matrices of this k: whole groups, and x leaves room
-// for at least two stages.
-[[nodiscard]] constexpr bool SuitsRow(int64_t k, int halves) {
-  return k % kSkinnyGroup == 0 && k * 4 <= kMaxSharedBytes &&
-         !SkinnyHalvesApart(k, halves);
-}
-
 // Of a matrix [n, k], or of one of several alike; `slots` or as many as fit in
 // `room` bytes of a block.
 template <typename Weight>
-[[nodiscard]] RowWork RowWorkOf(const Weight& weight, int teams, int blocks,
+[[nodiscard]] RowWork RowWorkOf(const Weight& weight, RowTile tile, int blocks,
                                 int slots, int room, const SkinnySink& sink) {
   const int64_t groups = SkinnyGroups(weight.k, weight.halves);
   const auto team_groups = static_cast<int>(
-      CeilDiv(groups, std::min(weight.leaves, teams * blocks)));
+      CeilDiv(groups, std::min(weight.leaves, tile.teams * blocks)));
   RowWork work = {
       .skinny = {.m = 1,
                  .n = static_cast<int>(weight.n),
@@ -75,7 +82,7 @@ template <typename Weight>
                  .slots = std::clamp(slots, 1, team_groups),
                  .sink = sink},
       .team_groups = team_groups};
-  while (work.skinny.slots > 1 && work.SharedBytes(teams) > room) {
+  while (work.skinny.slots > 1 && work.SharedBytes(tile) > room) {
     --work.skinny.slots;
   }
   return work;
@@ -86,6 +93,7 @@ template <typename Weight>
 inline constexpr int kRowSums = 1;  // the barrier behind teams' sums
 
 // The ring of a team's warp.
+template <int kStageBytes>
 class RowRing {
  public:
   // Stages for groups [group, end) of K, rows of W, or pairs, from `row` on.
@@ -114,7 +122,8 @@ class RowRing {
       BarrierInitFence();
 #pragma unroll 1
       for (int i = 0; i < filled; ++i) {
-        Start(first_stage_ + kBoxBytes * i, first_barrier_ + 8 * i, next_ + i);
+        Start(first_stage_ + kStageBytes * i, first_barrier_ + 8 * i,
+              next_ + i);
       }
     }
     next_ += filled;
@@ -139,7 +148,7 @@ class RowRing {
       ++next_;
       --left_;
     }
-    stage_ += kBoxBytes;
+    stage_ += kStageBytes;
     barrier_ += 8;
     if (barrier_ == BarrierOfX()) {
       stage_ = first_stage_;
@@ -151,7 +160,7 @@ class RowRing {
  private:
   __device__ __forceinline__ void Start(uint32_t to, uint32_t barrier,
                                         int group) const {
-    BarrierExpect(barrier, kBoxBytes);
+    BarrierExpect(barrier, kStageBytes);
     if (is_paired_) {
       CopyBoxOf(0, to, map_, group * kGroup, row_, barrier, policy_);
     } else {
@@ -170,20 +179,20 @@ class RowRing {
   uint64_t policy_;
 };
 
-// acc += w x of a stage: two tiles of 16 rows. `w` is where this lane reads
-// the first 16 k of the first tile, by[i] what leads to the next 16 i; `x`:
-// the first 32 k.
-__device__ __forceinline__ void MultiplyRow(float (&acc)[2][4], uint32_t w,
+// acc += w x of a stage. `w` is where this lane reads the first 16 k of the
+// first tile, by[i] what leads to the next 16 i; `x`: the first 32 k.
+template <int kTiles>
+__device__ __forceinline__ void MultiplyRow(float (&acc)[kTiles][4], uint32_t w,
                                             const uint32_t (&by)[4],
                                             uint32_t x) {
   // All of it at once: no load waits for a product.
-  uint32_t a[4][2][4];
+  uint32_t a[4][kTiles][4];
   uint32_t b[2][4];
   LoadMatrices(b[0], x);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
       LoadMatrices(a[step][tile], w + by[step] + 2048 * tile);
     }
     if (step == 1) LoadMatrices(b[1], x + 64);
@@ -192,7 +201,7 @@ __device__ __forceinline__ void MultiplyRow(float (&acc)[2][4], uint32_t w,
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
       Mma(acc[tile], a[step][tile], b[step / 2][step % 2 * 2],
           b[step / 2][step % 2 * 2 + 1]);
     }
@@ -214,7 +223,7 @@ struct RowTeam {
     return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
   }
 };
-template <int kTeams>
+template <RowTile kTile>
 __device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work, int index) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   RowTeam found;
@@ -223,10 +232,10 @@ __device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work, int index) {
   found.blocks = 1 << work.block_shift;
   found.rank = index & (found.blocks - 1);
   found.is_paired = IsGated(work.sink.activation);
-  found.first_row =
-      (index >> work.block_shift) * (found.is_paired ? kBoxRows / 2 : kBoxRows);
-  found.leaves = max(1, (1 << work.leaf_shift) / (kTeams * found.blocks));
-  found.first_leaf = (found.rank * kTeams + found.team) * found.leaves;
+  found.first_row = (index >> work.block_shift) *
+                    (found.is_paired ? kTile.rows() / 2 : kTile.rows());
+  found.leaves = max(1, (1 << work.leaf_shift) / (kTile.teams * found.blocks));
+  found.first_leaf = (found.rank * kTile.teams + found.team) * found.leaves;
   found.begin = RowTeam::Begin(work, found.first_leaf);
   found.end = RowTeam::Begin(work, found.first_leaf + found.leaves);
   return found;
@@ -235,11 +244,12 @@ __device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work, int index) {
 // Waits for earlier grids. The sums over the team's leaves, each added to what
 // was before, from zero on. `x_at`: where what the team needs of x, at `from`,
 // goes.
+template <int kTiles, typename Ring>
 __device__ __forceinline__ void MultiplyLeaves(const SkinnyWork& work,
                                                const RowTeam& team,
                                                const void* from, uint32_t x_at,
-                                               RowRing& ring,
-                                               float (&sum)[2][4]) {
+                                               Ring& ring,
+                                               float (&sum)[kTiles][4]) {
   const int lane = team.lane;
   int group = team.begin;
   const uint32_t w_offset = SwizzledOffset(lane % 16, lane / 16);
@@ -261,7 +271,7 @@ __device__ __forceinline__ void MultiplyLeaves(const SkinnyWork& work,
   uint32_t x = x_at + 16 * (lane / 8);
 #pragma unroll 1
   for (int leaf = 1; leaf <= team.leaves; ++leaf) {
-    float acc[2][4] = {};
+    float acc[kTiles][4] = {};
     const int end = RowTeam::Begin(work, team.first_leaf + leaf);
 #pragma unroll 1
     for (int left = end - group; left > 0; --left, x += kGroup * 2) {
@@ -270,16 +280,17 @@ __device__ __forceinline__ void MultiplyLeaves(const SkinnyWork& work,
     }
     group = end;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] += acc[i / 4][i % 4];
+    for (int i = 0; i < 4 * kTiles; ++i) sum[i / 4][i % 4] += acc[i / 4][i % 4];
   }
 }
 
-// A lane's token is the same in all columns: the first one's sums of 32 rows.
+// A lane's token is the same in all columns: the first one's sums of all rows.
+template <int kTiles>
 __device__ __forceinline__ void StoreTeam(uint32_t to, int lane,
-                                          const float (&sum)[2][4]) {
+                                          const float (&sum)[kTiles][4]) {
   if (lane % 4 != 0) return;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2 * kTiles; ++i) {
     StoreShared(to + lane / 4 * 4 + 32 * i, sum[i / 2][i % 2 * 2]);
   }
 }
@@ -296,36 +307,39 @@ __device__ __forceinline__ float TotalOf(int blocks, float own, uint32_t others,
 }
 
 // A warp: what becomes of its rows' sums, or pairs', in row `out_row` of out.
+template <int kRows>
 __device__ __forceinline__ void StoreTotal(const SkinnyWork& work,
                                            const RowTeam& team, int out_row,
                                            float total) {
   const int row = team.first_row + team.lane;
   if (team.is_paired) {
-    const float scaled = __shfl_down_sync(kAllLanes, total, kBoxRows / 2);
-    if (team.lane < kBoxRows / 2 && row < work.n / 2) {
+    const float scaled = __shfl_down_sync(kAllLanes, total, kRows / 2);
+    if (team.lane < kRows / 2 && row < work.n / 2) {
       StoreGated(work.sink, out_row, row, total, scaled);
     }
-  } else if (row < work.n) {
+  } else if (team.lane < kRows && row < work.n) {
     StoreSum(work.sink, out_row, row, total);
   }
 }
 
 // Block `index` of those that share out W, the ones of a cluster side by side.
 // What is read before the wait for earlier grids is W alone.
-template <int kTeams>
+template <RowTile kTile>
 __device__ __forceinline__ void RowBlock(const CUtensorMap& map,
                                          const RowWork& row_work, int index,
                                          const void* x, int out_row,
                                          std::byte* shared) {
+  constexpr int kTeams = kTile.teams;
   const SkinnyWork& work = row_work.skinny;
-  const RowTeam team = FindTeam<kTeams>(work, index);
+  const RowTeam team = FindTeam<kTile>(work, index);
   const uint32_t base = SharedOffset(shared);
   if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
-  const RowPlaces places(kTeams, work.slots, row_work.team_groups, team.blocks);
+  const RowPlaces places(kTile, work.slots, row_work.team_groups, team.blocks);
   const uint32_t barriers = base + places.barriers;
-  RowRing ring(map, base + team.team * places.ring_bytes,
-               barriers + 8 * team.team * (work.slots + 1), work.slots,
-               team.is_paired, team.first_row, team.begin, team.end);
+  RowRing<kTile.stage_bytes()> ring(map, base + team.team * places.ring_bytes,
+                                    barriers + 8 * team.team * (work.slots + 1),
+                                    work.slots, team.is_paired, team.first_row,
+                                    team.begin, team.end);
   ring.Fill();
   const uint32_t received = barriers + 8 * kTeams * (work.slots + 1);
   if (team.blocks > 1) {
@@ -336,16 +350,16 @@ __device__ __forceinline__ void RowBlock(const CUtensorMap& map,
     }
     ClusterMeet();  // the barrier is there
   }
-  float sum[2][4] = {};
+  float sum[kTile.tiles][4] = {};
   MultiplyLeaves(work, team, x, base + places.x + team.team * places.x_bytes,
                  ring, sum);
   const uint32_t sums = base + places.sums;
   StoreTeam(sums + team.team * RowPlaces::kSumBytes, team.lane, sum);
   if (team.team != 0) {
-    BarrierArrive(kRowSums, kTeams * kWarp);
+    BarrierArrive(kRowSums, kTile.threads());
     return;
   }
-  BarrierSync(kRowSums, kTeams * kWarp);
+  BarrierSync(kRowSums, kTile.threads());
   float total = TreeOfTeams<kTeams>(sums + 4 * team.lane, RowPlaces::kSumBytes,
                                     LoadShared);
   if (team.blocks > 1) {
@@ -357,25 +371,23 @@ __device__ __forceinline__ void RowBlock(const CUtensorMap& map,
     }
     total = TotalOf(team.blocks, total, others, received);
   }
-  StoreTotal(work, team, out_row, total);
+  StoreTotal<kTile.rows()>(work, team, out_row, total);
 }
 
 #endif
 
-// Two blocks of 8 teams fit on a multiprocessor.
-template <int kTeams>
-inline constexpr int kRowMinBlocks = 512 / (kTeams * kWarp);
-
-// A cluster has 4 or 8 teams.
-template <int kTeams>
-__global__ void __launch_bounds__(kTeams* kWarp, kRowMinBlocks<kTeams>)
+// A cluster has 4 or 8 teams. `map`: of boxes of the tile's rows.
+template <int kTeams, int kTiles>
+__global__ void __launch_bounds__(RowTile{kTeams, kTiles}.threads(),
+                                  RowTile{kTeams, kTiles}.min_blocks())
     SkinnyRowKernel(const __grid_constant__ CUtensorMap map, const void* x,
                     const __grid_constant__ RowWork work) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) std::byte shared[];
   AllowNextGrid();
   PrefetchMap(map);
-  RowBlock<kTeams>(map, work, static_cast<int>(blockIdx.x), x, 0, shared);
+  RowBlock<RowTile{kTeams, kTiles}>(map, work, static_cast<int>(blockIdx.x), x,
+                                    0, shared);
 #endif
 }
 

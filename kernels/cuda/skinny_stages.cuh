@@ -16,7 +16,6 @@ namespace baton::cuda {
 inline constexpr int kGroup = static_cast<int>(kSkinnyGroup);
 inline constexpr int kBoxRows = 32;
 inline constexpr int kBoxBytes = kBoxRows * 128;
-inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block
 
 // What a launch is told besides the maps of W and x.
 struct SkinnyWork {

@@ -46,8 +46,8 @@ struct LayerSavings {
 };
 // What a block of one of the matmuls may look like; stages are chosen apart.
 inline constexpr cuda::SkinnyTuning kLayouts[] = {
-    {8, 2, 0, 1}, {4, 2, 0, 1}, {4, 2, 0, 2}, {4, 4, 0, 1}, {4, 4, 0, 2},
-    {2, 4, 0, 2}, {2, 4, 0, 4}, {2, 8, 0, 2}, {2, 8, 0, 4},
+    {8, 1, 0, 1}, {4, 1, 0, 1}, {4, 1, 0, 2}, {8, 2, 0, 1}, {4, 2, 0, 1},
+    {4, 2, 0, 2}, {4, 4, 0, 1}, {4, 4, 0, 2}, {2, 4, 0, 2}, {2, 8, 0, 2},
 };
 
 // The layers' weights and pages, and memory for what goes between.
@@ -97,9 +97,9 @@ class LayerChain {
   // Of a block, for one row, at most.
   [[nodiscard]] int64_t SharedBytes(const cuda::SkinnyTuning& t) const {
     const int64_t stages = t.teams * t.slots;
-    return t.row_tiles == 2 ? stages * (4096 + 8) +
-                                  2 * std::max(shape_.hidden, shape_.ffn) + 2048
-                            : stages * (t.row_tiles / 2 * 4096 + 1024 + 8);
+    const int64_t x = 2 * std::max(shape_.hidden, shape_.ffn) + 2048;
+    return t.row_tiles <= 2 ? stages * (t.row_tiles * 2048 + 8) + x
+                            : stages * (t.row_tiles * 2048 + 1024 + 8);
   }
 
   // Microseconds of a layer.

@@ -40,6 +40,9 @@ inline constexpr SkinnyCandidate kSkinnyCandidates[] = {
     {"8x2", 32, {8, 2, 0, 1}},
     {"8x2, 3 stages", 32, {8, 2, 3, 1}},
     {"8x2, 5 stages", 8, {8, 2, 5, 1}},
+    {"8x1, 4 stages", 1, {8, 1, 4, 1}},
+    {"8x1, 8 stages", 1, {8, 1, 8, 1}},
+    {"4x1 cluster 2, 6 stages", 1, {4, 1, 6, 2}},
     {"4x2 cluster 2", 32, {4, 2, 0, 2}},
     {"4x4", 32, {4, 4, 0, 1}},
     {"4x4, 4 stages", 32, {4, 4, 4, 1}},
@@ -54,6 +57,13 @@ inline constexpr SkinnyCandidate kSkinnyCandidates[] = {
     {"1x8 cluster 4", 64, {1, 8, 0, 4}},
     {"1x8 cluster 8", 64, {1, 8, 0, 8}},
 };
+
+// Whether a layout takes m rows: one tile of rows is of the kernel of one row.
+[[nodiscard]] inline bool Takes(const SkinnyCandidate& candidate, int64_t m,
+                                const cuda::SkinnyWeight& weight) {
+  return m <= candidate.max_m && (candidate.tuning.row_tiles != 1 ||
+                                  cuda::SuitsRow(weight.k, weight.halves));
+}
 
 int CheckSkinny();     // values, bits, activations, chains of dependent kernels
 int CheckSkinnyFew();  // for compute-sanitizer

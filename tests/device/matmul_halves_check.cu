@@ -107,7 +107,7 @@ int CheckSums(int64_t n, int64_t half, Path path) {
   int failures = 0;
   for (const int64_t m : {1, 2, 7, 8, 9, 16, 33, 64}) {
     for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
-      if (m > candidate.max_m) continue;
+      if (!Takes(candidate, m, whole.weight)) continue;
       failures += whole.Check(m, candidate);
       for (Half& part : halves) {
         part.weight.plain |= path == Path::kPlain;
@@ -147,7 +147,9 @@ int CheckHalvesFew() {
   int failures = 0;
   for (const int64_t m : {1, 9, 64}) {
     for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
-      if (m <= candidate.max_m) failures += whole.Check(m, candidate);
+      if (Takes(candidate, m, whole.weight)) {
+        failures += whole.Check(m, candidate);
+      }
     }
   }
   return failures + CheckSums(40, 24, Path::kPlain);

@@ -41,7 +41,7 @@ int CheckValues(const Operands& operands, const SkinnyWeight& weight,
   int failures = 0;
   for (const int64_t m : kRowCounts) {
     for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
-      if (m > candidate.max_m) continue;
+      if (!Takes(candidate, m, weight)) continue;
       if (sizeof(T) == 2 && candidate.tuning.teams != 0) continue;
       out.Poison();
       CHECK_CUDA(SkinnyMatmul(
@@ -84,7 +84,7 @@ int CheckBits(const Operands& operands, const SkinnyWeight& weight,
   int failures = 0;
   for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
     for (const int64_t m : {1, 2, 5, 8, 9, 16, 24, 32, 33, 64}) {
-      if (m > candidate.max_m) continue;
+      if (!Takes(candidate, m, weight)) continue;
       part.Poison();
       // In runs of m; the last run may be shorter.
       for (int64_t first = 0; first < kSkinnyMaxRows; first += m) {
@@ -256,7 +256,7 @@ int CheckGates(int64_t ffn, int64_t k, int64_t m, cudaStream_t stream) {
     CHECK_CUDA(is_silu ? SiluMulRows(apart, stream)
                        : GeluMulRows(apart, stream));
     for (const SkinnyCandidate& candidate : kSkinnyCandidates) {
-      if (m > candidate.max_m) continue;
+      if (!Takes(candidate, m, weight)) continue;
       fused.Poison();
       args.out = fused.data();
       args.ldo = ldo;
