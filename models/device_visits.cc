@@ -8,7 +8,6 @@
 
 #include "kernels/ops/matmul.h"
 #include "runtime/base/check.h"
-#include "runtime/transport/collective.h"
 
 namespace baton {
 namespace {

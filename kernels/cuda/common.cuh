@@ -7,6 +7,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
 
 namespace baton::cuda {
 
@@ -38,6 +41,25 @@ inline bool HasDependentLaunch() {
   return has;
 }
 
+// Lets blocks of the kernel have so much dynamic shared memory on the current
+// device. What they may have never shrinks: another thread may be about to
+// launch the kernel with more.
+inline cudaError_t AllowShared(const void* kernel, size_t bytes) {
+  static std::mutex mutex;
+  static auto* const allowed =
+      new std::map<std::pair<const void*, int>, size_t>;
+  int device = 0;
+  (void)cudaGetDevice(&device);
+  const std::lock_guard lock(mutex);
+  size_t& most = (*allowed)[{kernel, device}];
+  if (bytes <= most) return cudaSuccess;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(bytes));
+  if (error == cudaSuccess) most = bytes;
+  return error;
+}
+
 // Launches as a programmatic dependent of the kernel before it in the stream.
 // Every thread of the kernel must call AwaitPreviousGrids, itself or through
 // EnterKernel, before it touches what other kernels write.
@@ -48,9 +70,7 @@ cudaError_t LaunchClusters(void (*kernel)(Parameters...), dim3 grid,
                            cudaStream_t stream, const Arguments&... arguments) {
   if (shared_bytes > 48 * 1024) {
     const cudaError_t error =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes));
+        AllowShared(reinterpret_cast<const void*>(kernel), shared_bytes);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attributes[2] = {};

@@ -120,9 +120,7 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
     return IsGated(args.activation) ? cudaErrorInvalidValue
                                     : LaunchPlain(weights, args, stream);
   }
-  if (args.tokens == 1 && SuitsRow(weights.k, weights.halves)) {
-    return LaunchToken(weights, args, stream);
-  }
+  if (!SortsSlots(weights, args)) return LaunchToken(weights, args, stream);
   const int64_t ld = RowElements(weights.k);
   auto* sorted = static_cast<uint16_t*>(args.scratch);
   const GroupedPlan plan = GroupedScratch(args.plan).TakePlan(slots);

@@ -46,8 +46,9 @@ struct GroupedArgs {
   void* out;  // [tokens * top, n], gated [tokens * top, n / 2]; not x
   int64_t ldo;
   SkinnyOut out_type;
-  // Of GroupedPlanBytes, 128-byte aligned: how slots are sorted.
-  void* plan;
+  // Of GroupedPlanBytes, 128-byte aligned: how slots are sorted, where they
+  // are.
+  void* plan = nullptr;
   // Of GroupedScratchBytes, of prompts of GroupedPromptScratchBytes, 128-byte
   // aligned.
   void* scratch = nullptr;
@@ -70,6 +71,14 @@ struct GroupedArgs {
 // device.
 [[nodiscard]] inline bool TakesPrompts(const GroupedWeights& weights) {
   return !weights.plain && weights.n % 8 == 0;  // so is k
+}
+
+// Whether GroupedMatmul sorts slots, for which it needs the plan and the
+// scratch. Else the plan stays as it was.
+[[nodiscard]] inline bool SortsSlots(const GroupedWeights& weights,
+                                     const GroupedArgs& args) {
+  return !weights.plain && SuitsCopies(args.x, args.ldx) &&
+         !(args.tokens == 1 && SuitsRow(weights.k, weights.halves));
 }
 
 // Zero tokens submit nothing. An expert that does not exist leaves the rows of

@@ -102,10 +102,12 @@ Status Generated(const GroupedMatmul::Args& args, const RowRun& run,
                     .first = run.first + i,
                     .rows = std::min(kMostTokens, run.rows - i)});
     if (fused) part.activation = KindOf(args.activation);
-    BATON_RETURN_IF_ERROR(FindPlan(RowKind::kGenerated, context, part));
-    BATON_ASSIGN_OR_RETURN(part.scratch,
-                           context.Workspace(GroupedScratchBytes(
-                               part.tokens * part.top, weights.k)));
+    if (SortsSlots(weights, part)) {
+      BATON_RETURN_IF_ERROR(FindPlan(RowKind::kGenerated, context, part));
+      BATON_ASSIGN_OR_RETURN(part.scratch,
+                             context.Workspace(GroupedScratchBytes(
+                                 part.tokens * part.top, weights.k)));
+    }
     BATON_RETURN_IF_ERROR(CudaStatus(
         GroupedMatmul(weights, part, context.stream()), "grouped_matmul"));
   }

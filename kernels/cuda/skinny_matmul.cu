@@ -126,6 +126,7 @@ int DefaultSlots(const Variant& variant, int64_t blocks, int64_t team_groups,
 // The kernel of one row with this blocking; null where there is none.
 auto RowKernelOf(RowTile tile) -> decltype(&SkinnyRowKernel<8, 2>) {
   const bool wide = tile.tiles == 2;
+  if (!wide && tile.tiles != 1) return nullptr;
   switch (tile.teams) {
     case 4:
       return wide ? &SkinnyRowKernel<4, 2> : &SkinnyRowKernel<4, 1>;

@@ -46,9 +46,11 @@ inline constexpr int kSkinnyMaxLeaves = 8;
 inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block, on sm_90
 
 // Whether one row has a kernel of its own: whole groups, and x leaves room for
-// at least two stages.
+// at least two stages. Each team has room for x of a leaf; of one half there
+// may be twice as many teams as leaves.
 [[nodiscard]] constexpr bool SuitsRow(int64_t k, int halves) {
-  return k % kSkinnyGroup == 0 && k * 4 <= kMaxSharedBytes &&
+  const int64_t x_bytes = halves == 1 ? 4 * k : 2 * k;
+  return k % kSkinnyGroup == 0 && x_bytes <= kMaxSharedBytes / 2 &&
          !SkinnyHalvesApart(k, halves);
 }
 

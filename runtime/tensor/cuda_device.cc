@@ -21,7 +21,8 @@
 namespace baton {
 namespace {
 
-// Blocks from here on go back to CUDA when they are freed: weights, KV pools.
+// Blocks from here on go back to CUDA when they are freed, if they can: weights,
+// KV pools.
 constexpr int64_t kLargeBlock = int64_t{64} << 20;
 
 int64_t SizeClass(int64_t bytes) {
@@ -177,9 +178,11 @@ class BlockCache {
         this);
   }
   void Give(std::byte* block, int64_t size) {
-    if (size >= kLargeBlock) {
+    // Not while ranks run: it may be one of them that frees.
+    if (size >= kLargeBlock && gpu_submissions.ReaderTryLock()) {
       cudaSetDevice(ordinal_);
       Free(block);
+      gpu_submissions.ReaderUnlock();
       return;
     }
     absl::MutexLock lock(&mutex_);

@@ -10,11 +10,20 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/base/attributes.h"
+#include "absl/synchronization/mutex.h"
 #include "runtime/base/status.h"
 
 namespace baton {
 
 class ThreadPool;
+
+// While stages run, who submits work to GPUs of this process or allocates on
+// them holds it shared; a visit of ranks (RankGroup::InTurn) holds it alone.
+// Ranks' kernels wait for each other, and a call that allocates, frees or loads
+// code may wait for every kernel, with locks that the launch of the other
+// rank's kernel needs.
+ABSL_CONST_INIT inline absl::Mutex gpu_submissions(absl::kConstInit);
 
 enum class DeviceKind : uint8_t { kCpu = 0, kCuda = 1 };
 

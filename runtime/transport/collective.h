@@ -7,18 +7,10 @@
 #include <functional>
 #include <span>
 
-#include "absl/base/attributes.h"
-#include "absl/synchronization/mutex.h"
 #include "runtime/base/status.h"
 #include "runtime/tensor/tensor.h"
 
 namespace baton {
-
-// Who submits work to GPUs of this process, or allocates on them, holds it
-// shared; a visit of ranks (RankGroup::InTurn) holds it alone. Ranks' kernels
-// wait for each other, and a call that allocates or loads code may wait for
-// every kernel, with locks that the launch of the other rank's kernel needs.
-ABSL_CONST_INIT inline absl::Mutex gpu_submissions(absl::kConstInit);
 
 // Owner thread: the rank's.
 class Collective {

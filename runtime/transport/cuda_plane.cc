@@ -8,7 +8,6 @@
 #include "runtime/base/log.h"
 #include "runtime/tensor/cuda_device.h"
 #include "runtime/transport/address.h"
-#include "runtime/transport/collective.h"
 #include "runtime/transport/cuda_data_plane.h"
 
 namespace baton {

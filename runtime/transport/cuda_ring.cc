@@ -14,7 +14,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "runtime/tensor/cuda_device.h"
-#include "runtime/transport/collective.h"
 
 namespace baton {
 namespace {
