@@ -21,8 +21,8 @@
 namespace baton {
 namespace {
 
-// Blocks from here on go back to CUDA when they are freed, if they can: weights,
-// KV pools.
+// Blocks from here on go back to CUDA when they are freed, if they can:
+// weights, KV pools.
 constexpr int64_t kLargeBlock = int64_t{64} << 20;
 
 int64_t SizeClass(int64_t bytes) {
