@@ -34,6 +34,13 @@ __device__ __forceinline__ void BarrierExpect(uint32_t barrier,
       "r"(bytes)
       : "memory");
 }
+// One thread: an initialised barrier whose first phase awaits `bytes`.
+__device__ __forceinline__ void BarrierInitFor(uint32_t barrier,
+                                               uint32_t bytes) {
+  BarrierInit(barrier);
+  BarrierInitFence();
+  BarrierExpect(barrier, bytes);
+}
 // An arrival without copies. Those that wait see what this thread has written.
 __device__ __forceinline__ void BarrierArriveAt(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier)

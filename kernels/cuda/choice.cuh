@@ -3,8 +3,13 @@
 #pragma once
 
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/experts.h"
 
 namespace baton::cuda {
+
+// Experts that a lane of a router's warp holds: of few, and of the most.
+inline constexpr int kFewHeld = 8;
+inline constexpr int kMostHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
 
 struct Choice {
   float p;

@@ -199,9 +199,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
       .dims_shift = Few::kDimsShift - layout.block_shift};
   const uint32_t received = SharedOffset(results.received);
   if (threadIdx.x == 0) {
-    BarrierInit(received);
-    BarrierInitFence();
-    BarrierExpect(received, results.Bytes(unit.Shares(Shape::kWarps)));
+    BarrierInitFor(received, results.Bytes(unit.Shares(Shape::kWarps)));
   }
   if (block.leads && threadIdx.x % kWarp == 0) {
     StagesInit(arrived, 1 << layout.slot_shift);

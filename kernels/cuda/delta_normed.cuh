@@ -39,9 +39,7 @@ struct DeltaSquares {
 
   // One thread, before the cluster meets.
   __device__ __forceinline__ void Expect() {
-    BarrierInit(SharedOffset(&barrier));
-    BarrierInitFence();
-    BarrierExpect(SharedOffset(&barrier), sizeof(sums));
+    BarrierInitFor(SharedOffset(&barrier), sizeof(sums));
   }
 };
 // Where a lane sends those of its warp: lane l to block l.

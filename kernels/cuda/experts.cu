@@ -9,7 +9,6 @@ namespace baton::cuda {
 namespace {
 
 constexpr int kRouteWarps = 4;  // rows of a block
-constexpr int kMostHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
 constexpr int kCombineThreads = 128;
 constexpr int64_t kCombineSlots = 8;  // loaded at once
 
@@ -124,7 +123,6 @@ cudaError_t RouteRows(const RouteArgs& args, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (args.rows == 0) return cudaSuccess;
-  constexpr int kFewHeld = 8;
   return Launch(args.count <= kFewHeld * kWarp ? &RouteKernel<kFewHeld>
                                                : &RouteKernel<kMostHeld>,
                 dim3(Blocks(CeilDiv(args.rows, kRouteWarps))),

@@ -6,7 +6,6 @@ namespace baton::cuda {
 namespace {
 
 constexpr int kGroupedRouteWarps = 4;  // rows of a block
-constexpr int kMostHeld = static_cast<int>(kMaxRoutedExperts) / kWarp;
 constexpr int kMaxGroups = static_cast<int>(kMaxRoutedExperts) / 2;
 constexpr int kHeldGroups = kMaxGroups / kWarp;
 
@@ -139,7 +138,6 @@ cudaError_t RouteGroupedRows(const RouteGroupedArgs& args,
                              cudaStream_t stream) {
   if (!FitTogether(args)) return cudaErrorInvalidValue;
   if (args.route.rows == 0) return cudaSuccess;
-  constexpr int kFewHeld = 8;
   return Launch(args.route.count <= kFewHeld * kWarp
                     ? &RouteGroupedKernel<kFewHeld>
                     : &RouteGroupedKernel<kMostHeld>,

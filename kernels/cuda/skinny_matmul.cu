@@ -137,33 +137,27 @@ auto RowKernelOf(RowTile tile) -> decltype(&SkinnyRowKernel<8, 2>) {
   }
 }
 
-// Lets every variant have its shared memory on the current device. Its code was
-// compiled empty where it was not compiled for sm_90: NotSupported.
+// Gives blocks of a kernel what a multiprocessor has as shared memory.
+template <typename Kernel>
+cudaError_t PreferShared(Kernel* kernel) {
+  return cudaFuncSetAttribute(kernel,
+                              cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
+}
+
+// Readies every variant for the current device. Its code was compiled empty
+// where it was not compiled for sm_90: NotSupported.
 cudaError_t PrepareVariants() {
-  int limit = 0, device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(
-      &limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error != cudaSuccess) return error;
   for (const Variant& variant : kVariants) {
     cudaFuncAttributes attributes = {};
-    error = cudaFuncGetAttributes(&attributes, variant.kernel);
+    cudaError_t error = cudaFuncGetAttributes(&attributes, variant.kernel);
     if (error != cudaSuccess) return error;
     if (attributes.ptxVersion < 90) return cudaErrorNotSupported;
-    error = cudaFuncSetAttribute(
-        variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
-    if (error != cudaSuccess) return error;
-    error = cudaFuncSetAttribute(variant.kernel,
-                                 cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 cudaSharedmemCarveoutMaxShared);
+    error = PreferShared(variant.kernel);
     if (error != cudaSuccess) return error;
   }
   for (const RowTile tile : {RowTile{4, 1}, {4, 2}, {8, 1}, {8, 2}}) {
-    const auto kernel = RowKernelOf(tile);
-    error = cudaFuncSetAttribute(kernel,
-                                 cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 cudaSharedmemCarveoutMaxShared);
+    const cudaError_t error = PreferShared(RowKernelOf(tile));
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -275,26 +269,16 @@ cudaError_t LaunchHopper(const SkinnyWeight& weight, const SkinnyArgs& args,
       .block_shift = std::countr_zero(static_cast<unsigned>(cluster)),
       .slots = slots,
       .sink = sink};
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(variant->threads));
-  config.dynamicSmemBytes = static_cast<size_t>(variant->SharedBytes(slots));
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
   CUtensorMap x_map;
   const cudaError_t error =
       EncodeGroups(args.x, args.m, weight.k, weight.halves,
                    std::max(args.ldx, weight.k), variant->tokens, &x_map);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(
-      &config, variant->kernel,
-      IsGated(args.activation) ? weight.pairs : weight.map, x_map, work);
+  return LaunchClusters(
+      variant->kernel, dim3(static_cast<unsigned>(blocks)), cluster,
+      variant->threads, static_cast<size_t>(variant->SharedBytes(slots)),
+      stream, IsGated(args.activation) ? weight.pairs : weight.map, x_map,
+      work);
 }
 
 }  // namespace

@@ -344,9 +344,7 @@ __device__ __forceinline__ void RowBlock(const CUtensorMap& map,
   const uint32_t received = barriers + 8 * kTeams * (work.slots + 1);
   if (team.blocks > 1) {
     if (team.rank == 0 && threadIdx.x == 0) {
-      BarrierInit(received);
-      BarrierInitFence();
-      BarrierExpect(received, (team.blocks - 1) * RowPlaces::kSumBytes);
+      BarrierInitFor(received, (team.blocks - 1) * RowPlaces::kSumBytes);
     }
     ClusterMeet();  // the barrier is there
   }
