@@ -73,7 +73,10 @@ struct VisitArgs {
   // how each is sampled; same length, ascending rows.
   std::span<const int32_t> logit_rows;
   std::span<const SamplingRow> sampling;
-  std::span<int32_t> drawn;  // the slots; the slice sets it
+  // On a device that is not the host: the slots, and where the samples go. The
+  // slice sets them.
+  std::span<int32_t> drawn;
+  const SampledRows* results = nullptr;
 };
 
 // Tensors are in the memory of the device. Nothing may be read before `done`.

@@ -218,16 +218,18 @@ class DecoderSlice final : public StageSlice {
         std::move(stream));
     Logits logits = (*weights_.head)(std::move(normed), args.logit_rows, step);
     if (step.tp().rank() > 0) return;  // the first rank has the logits
-    const size_t rows = args.logit_rows.size();
-    result.sampled =
-        step.NewBuffer(static_cast<int64_t>(rows * sizeof(SampledRow)));
-    step.Run<Sample>(
-        runtime_.sample,
-        {.logits = logits.view(),
-         .rows = args.sampling,
-         .results = {reinterpret_cast<SampledRow*>(result.sampled.data()),
-                     rows},
-         .drawn = args.drawn});
+    SampledRows here;                  // where the host samples
+    if (args.results == nullptr) {
+      here.count = static_cast<int64_t>(args.logit_rows.size());
+      result.sampled =
+          step.NewBuffer(here.count * static_cast<int64_t>(sizeof(SampledRow)));
+      here.rows = reinterpret_cast<SampledRow*>(result.sampled.data());
+    }
+    step.Run<Sample>(runtime_.sample,
+                     {.logits = logits.view(),
+                      .rows = args.sampling,
+                      .results = args.results == nullptr ? &here : args.results,
+                      .drawn = args.drawn});
     result.logits = std::move(logits).Take();
   }
 

@@ -94,19 +94,21 @@ class DeviceVisits::Arena : public Device {
 };
 
 StatusOr<std::unique_ptr<DeviceVisits>> DeviceVisits::Create(
-    const Step::Parts& parts, const SparePages& spare, bool windows) {
+    const Step::Parts& parts, KernelFn<FetchBlock> fetch,
+    const SparePages& spare, bool windows) {
   BATON_ASSIGN_OR_RETURN(
       Tensor drawn,
       Tensor::Allocate(*parts.device, DType::kI32, {kTokenSlots}));
   BATON_RETURN_IF_ERROR(
       parts.device->Clear(drawn.view().data(), drawn.bytes(), *parts.stream));
   return std::unique_ptr<DeviceVisits>(
-      new DeviceVisits(parts, spare, windows, std::move(drawn)));
+      new DeviceVisits(parts, fetch, spare, windows, std::move(drawn)));
 }
 
-DeviceVisits::DeviceVisits(const Step::Parts& parts, const SparePages& spare,
-                           bool windows, Tensor drawn)
+DeviceVisits::DeviceVisits(const Step::Parts& parts, KernelFn<FetchBlock> fetch,
+                           const SparePages& spare, bool windows, Tensor drawn)
     : parts_(parts),
+      fetch_(fetch),
       spare_(spare),
       windows_(windows),
       drawn_(std::move(drawn)) {}
@@ -167,7 +169,9 @@ StatusOr<VisitResult> DeviceVisits::RunOnce(const VisitArgs& args,
   const VisitBlock layout(VisitBlock::SizesOf(args, windows_));
   BATON_ASSIGN_OR_RETURN(const Buffer block,
                          parts_.device->Allocate(layout.bytes()));
-  BATON_RETURN_IF_ERROR(Upload(layout, args, block.data()));
+  VisitResult result;
+  BATON_ASSIGN_OR_RETURN(const SampledRows samples, NewSamples(args, result));
+  BATON_RETURN_IF_ERROR(Upload(layout, args, samples, block.data()));
   const DeviceBatch device = layout.Batch(block.data(), Longest(*args.batch));
   const std::vector<RowRun> runs = RunsOf(*args.batch);
   AttentionBatch batch = *args.batch;
@@ -177,14 +181,12 @@ StatusOr<VisitResult> DeviceVisits::RunOnce(const VisitArgs& args,
   there.batch = &batch;
   there.ids = layout.Ids(block.data());
   there.sampling = layout.Sampling(block.data());
+  there.results = layout.Results(block.data());
   there.drawn = Drawn();
   Step::Parts parts = parts_;
   parts.batch = &batch;
-  VisitResult result;
   BATON_RETURN_IF_ERROR(body(there, parts, result));
-  const Buffer sampled = std::move(result.sampled);
-  BATON_RETURN_IF_ERROR(
-      Finish(result, sampled, static_cast<int64_t>(args.sampling.size())));
+  BATON_ASSIGN_OR_RETURN(result.done, parts_.stream->Record());
   return result;
 }
 
@@ -201,6 +203,11 @@ StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
                            .windows = windows_,
                            .logit_rows = shape.sampled ? shape.rows : 0});
   BATON_ASSIGN_OR_RETURN(r.block, r.arena->Allocate(layout.bytes()));
+  BATON_ASSIGN_OR_RETURN(
+      r.ring, r.arena->AllocateHost(int64_t{kHostBlocks} * layout.bytes()));
+  BATON_ASSIGN_OR_RETURN(r.turns, Tensor::Allocate(*r.arena, DType::kI32, {2}));
+  BATON_RETURN_IF_ERROR(parts_.device->Clear(r.turns.view().data(),
+                                             r.turns.bytes(), *parts_.stream));
   r.positions.resize(static_cast<size_t>(shape.rows));
   r.runs = {{RowKind::kGenerated, 0, shape.rows}};
   Recorded& kept = recorded_[shape] = std::move(r);
@@ -215,6 +222,7 @@ StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
   there.batch = &kept.batch;
   there.ids = layout.Ids(kept.block.data());
   there.sampling = layout.Sampling(kept.block.data());
+  there.results = layout.Results(kept.block.data());
   there.drawn = Drawn();
   if (shape.sampled) {
     for (int32_t i = 0; i < shape.rows; ++i) kept.logit_rows.push_back(i);
@@ -232,7 +240,12 @@ StatusOr<DeviceVisits::Recorded*> DeviceVisits::Record(const Shape& shape,
       there.stream = kept.stream.view();
     }
     BATON_RETURN_IF_ERROR(parts_.stream->BeginCapture());
-    const Status submitted = body(there, parts, kept.result);
+    Status submitted = fetch_(
+        {.ring = {kept.ring.data(), static_cast<size_t>(kept.ring.bytes())},
+         .block = {kept.block.data(), static_cast<size_t>(kept.block.bytes())},
+         .turns = {kept.turns.view().Row<int32_t>(0), 2}},
+        *parts_.stream);
+    if (submitted.ok()) submitted = body(there, parts, kept.result);
     StatusOr<std::unique_ptr<Graph>> graph = parts_.stream->EndCapture();
     BATON_RETURN_IF_ERROR(submitted);
     BATON_ASSIGN_OR_RETURN(kept.graph, std::move(graph));
@@ -255,7 +268,14 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
        .page_stride = recorded.device.page_stride,
        .windows = windows_,
        .logit_rows = static_cast<int64_t>(recorded.logit_rows.size())});
-  BATON_RETURN_IF_ERROR(Upload(layout, args, recorded.block.data()));
+  const size_t turn = recorded.launches % kHostBlocks;
+  std::unique_ptr<Event>& launched = recorded.launched[turn];
+  if (launched != nullptr) BATON_RETURN_IF_ERROR(launched->Wait());
+  VisitResult result;
+  BATON_ASSIGN_OR_RETURN(const SampledRows samples, NewSamples(args, result));
+  layout.Fill(
+      args, spare_, samples,
+      recorded.ring.data() + static_cast<int64_t>(turn) * layout.bytes());
   if (!recorded.stream.empty()) {
     BATON_RETURN_IF_ERROR(
         parts_.device->Copy(recorded.stream.view().data(), args.stream.data(),
@@ -263,8 +283,9 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
   }
   BATON_RETURN_IF_ERROR(parts_.tp->Meet());
   BATON_RETURN_IF_ERROR(recorded.graph->Launch());
+  ++recorded.launches;
+  BATON_ASSIGN_OR_RETURN(launched, parts_.stream->Record());
   BATON_RETURN_IF_ERROR(parts_.tp->Meet());
-  VisitResult result;
   if (!recorded.result.stream.empty()) {
     const View out = recorded.result.stream.view().Rows(0, rows);
     BATON_ASSIGN_OR_RETURN(
@@ -273,37 +294,37 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
     BATON_RETURN_IF_ERROR(parts_.device->Copy(
         result.stream.view().data(), out.data(), out.bytes(), *parts_.stream));
   }
-  BATON_RETURN_IF_ERROR(Finish(result, recorded.result.sampled,
-                               recorded.logit_rows.empty() ? 0 : rows));
+  BATON_ASSIGN_OR_RETURN(result.done, parts_.stream->Record());
   return result;
 }
 
 Status DeviceVisits::Upload(const VisitBlock& block, const VisitArgs& args,
-                            std::byte* to) {
+                            const SampledRows& results, std::byte* to) {
   Slot& slot = slots_[next_slot_++ % slots_.size()];
   if (slot.copied != nullptr) BATON_RETURN_IF_ERROR(slot.copied->Wait());
   if (slot.host.bytes() < block.bytes()) {
     BATON_ASSIGN_OR_RETURN(slot.host,
                            parts_.device->AllocateHost(block.bytes()));
   }
-  block.Fill(args, spare_, slot.host.data());
+  block.Fill(args, spare_, results, slot.host.data());
   BATON_RETURN_IF_ERROR(
       parts_.device->Copy(to, slot.host.data(), block.bytes(), *parts_.stream));
   BATON_ASSIGN_OR_RETURN(slot.copied, parts_.stream->Record());
   return OkStatus();
 }
 
-Status DeviceVisits::Finish(VisitResult& result, const Buffer& sampled,
-                            int64_t rows) {
+StatusOr<SampledRows> DeviceVisits::NewSamples(const VisitArgs& args,
+                                               VisitResult& result) {
+  SampledRows samples;
   // Of several ranks the first one samples.
-  if (rows > 0 && sampled.data() != nullptr) {
-    const int64_t bytes = rows * static_cast<int64_t>(sizeof(SampledRow));
-    BATON_ASSIGN_OR_RETURN(result.sampled, parts_.device->AllocateHost(bytes));
-    BATON_RETURN_IF_ERROR(parts_.device->Copy(
-        result.sampled.data(), sampled.data(), bytes, *parts_.stream));
-  }
-  BATON_ASSIGN_OR_RETURN(result.done, parts_.stream->Record());
-  return OkStatus();
+  if (args.sampling.empty() || parts_.tp->rank() > 0) return samples;
+  samples.count = static_cast<int64_t>(args.sampling.size());
+  BATON_ASSIGN_OR_RETURN(
+      result.sampled,
+      parts_.device->AllocateHost(samples.count *
+                                  static_cast<int64_t>(sizeof(SampledRow))));
+  samples.rows = reinterpret_cast<SampledRow*>(result.sampled.data());
+  return samples;
 }
 
 }  // namespace baton

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Visits on a device that is not the host: their arrays go there in one copy,
-// and a visit that only generates (a row of each sequence, up to 64, nothing
-// captured) is recorded once per shape and launched from then on.
+// Visits on a device that is not the host. What they are told goes there in one
+// block, and what they sample is written to the host's memory. A visit that
+// only generates (a row of each sequence, up to 64, nothing captured) is
+// recorded once per shape and launched from then on; it fetches its block
+// itself.
 #pragma once
 
 #include <array>
@@ -13,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/ops/fetch_block.h"
 #include "models/decoder.h"
 #include "models/scratch.h"
 #include "models/step.h"
@@ -36,7 +39,8 @@ class DeviceVisits {
   // visits that are not recorded.
   // ResourceExhausted: no memory.
   [[nodiscard]] static StatusOr<std::unique_ptr<DeviceVisits>> Create(
-      const Step::Parts& parts, const SparePages& spare, bool windows);
+      const Step::Parts& parts, KernelFn<FetchBlock> fetch,
+      const SparePages& spare, bool windows);
   ~DeviceVisits();
 
   // The result's memory is the caller's; it is complete once `done` is.
@@ -45,8 +49,11 @@ class DeviceVisits {
                                           const Body& body);
 
  private:
-  DeviceVisits(const Step::Parts& parts, const SparePages& spare, bool windows,
-               Tensor drawn);
+  DeviceVisits(const Step::Parts& parts, KernelFn<FetchBlock> fetch,
+               const SparePages& spare, bool windows, Tensor drawn);
+
+  // Host blocks in turn: one is written again once what read it is complete.
+  static constexpr size_t kHostBlocks = 4;
 
   // A recorded visit: first layer, rows and tokens it has room for.
   struct Shape {
@@ -65,6 +72,10 @@ class DeviceVisits {
     DeviceBatch device;
     AttentionBatch batch;
     Buffer block;
+    Buffer ring;   // kHostBlocks, host
+    Tensor turns;  // of the ring
+    std::array<std::unique_ptr<Event>, kHostBlocks> launched;
+    size_t launches = 0;
     Tensor stream;  // what the visit is entered with
     VisitResult result;
     std::unique_ptr<Graph> graph;
@@ -84,19 +95,21 @@ class DeviceVisits {
                              const DecoderInfo& info, const Body& body);
   StatusOr<VisitResult> Launch(Recorded& recorded, const VisitArgs& args);
   // Fills a host block and copies it to `to`.
-  Status Upload(const VisitBlock& block, const VisitArgs& args, std::byte* to);
+  Status Upload(const VisitBlock& block, const VisitArgs& args,
+                const SampledRows& results, std::byte* to);
+  // Memory for the samples that the visit is to give, for the result.
+  StatusOr<SampledRows> NewSamples(const VisitArgs& args, VisitResult& result);
   [[nodiscard]] std::span<int32_t> Drawn() const {
     return {drawn_.view().Row<int32_t>(0), static_cast<size_t>(kTokenSlots)};
   }
-  // Copies what was sampled to the host and marks the result's completion.
-  Status Finish(VisitResult& result, const Buffer& sampled, int64_t rows);
 
   Step::Parts parts_;
+  KernelFn<FetchBlock> fetch_;
   SparePages spare_;
   bool windows_;
   Tensor drawn_;  // i32 [kTokenSlots]
   std::map<Shape, Recorded> recorded_;
-  std::array<Slot, 4> slots_;  // host blocks, in turn
+  std::array<Slot, kHostBlocks> slots_;  // of visits that are not recorded
   size_t next_slot_ = 0;
 };
 

@@ -105,9 +105,12 @@ StatusOr<SliceRuntime> SliceRuntime::Create(const DecoderInfo& info,
       .scratch = std::make_unique<ScratchPool>(options.device)};
   if (records) {
     BATON_ASSIGN_OR_RETURN(
+        const KernelFn<FetchBlock> fetch,
+        options.kernels->Find<FetchBlock>(kind, options.dtype));
+    BATON_ASSIGN_OR_RETURN(
         runtime.visits,
         DeviceVisits::Create(
-            runtime.StepParts(nullptr),
+            runtime.StepParts(nullptr), fetch,
             {.page = static_cast<PageId>(options.kv.pages),
              .window_page = static_cast<PageId>(options.kv.window_pages)},
             info.Window() > 0));

@@ -76,10 +76,11 @@ VisitBlock::VisitBlock(const Sizes& sizes) : sizes_(sizes) {
   place(tiles_, sizes.tiles * static_cast<int64_t>(sizeof(PromptTile)));
   place(sampling_,
         sizes.logit_rows * static_cast<int64_t>(sizeof(SamplingRow)));
+  place(results_, sizeof(SampledRows));
 }
 
 void VisitBlock::Fill(const VisitArgs& args, const SparePages& spare,
-                      std::byte* host) const {
+                      const SampledRows& results, std::byte* host) const {
   const AttentionBatch& batch = *args.batch;
   auto* ids = At<int32_t>(host, ids_);
   auto* positions = At<int32_t>(host, positions_);
@@ -119,6 +120,7 @@ void VisitBlock::Fill(const VisitArgs& args, const SparePages& spare,
   auto* sampling = At<SamplingRow>(host, sampling_);
   std::fill_n(sampling, sizes_.logit_rows, SamplingRow{});
   std::copy(args.sampling.begin(), args.sampling.end(), sampling);
+  *At<SampledRows>(host, results_) = results;
 }
 
 void VisitBlock::FillTable(const AttentionBatch& batch,
@@ -152,6 +154,10 @@ std::span<const int32_t> VisitBlock::Ids(std::byte* block) const {
 std::span<const SamplingRow> VisitBlock::Sampling(std::byte* block) const {
   return {At<SamplingRow>(block, sampling_),
           static_cast<size_t>(sizes_.logit_rows)};
+}
+
+const SampledRows* VisitBlock::Results(std::byte* block) const {
+  return At<const SampledRows>(block, results_);
 }
 
 }  // namespace baton

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a visit tells kernels on a device that is not the host: ids, positions,
-// page tables and the rest, in one block of memory that goes there in one copy.
+// page tables and the rest, in one block of memory that goes there as a whole.
 #pragma once
 
 #include <cstddef>
@@ -37,12 +37,13 @@ class VisitBlock {
   [[nodiscard]] int64_t bytes() const { return bytes_; }
   // Writes the arrays to host memory. Rows, sequences and logit rows that the
   // visit does not have are token 0 at position 0 on spare pages, without a
-  // slot, greedy.
+  // slot, greedy, and without a place in `results`.
   void Fill(const VisitArgs& args, const SparePages& spare,
-            std::byte* host) const;
+            const SampledRows& results, std::byte* host) const;
   [[nodiscard]] DeviceBatch Batch(std::byte* block, int64_t longest) const;
   [[nodiscard]] std::span<const int32_t> Ids(std::byte* block) const;
   [[nodiscard]] std::span<const SamplingRow> Sampling(std::byte* block) const;
+  [[nodiscard]] const SampledRows* Results(std::byte* block) const;
 
  private:
   void FillTable(const AttentionBatch& batch,
@@ -52,7 +53,7 @@ class VisitBlock {
   Sizes sizes_;
   int64_t ids_ = 0, positions_ = 0, row_sequence_ = 0, page_table_ = 0;
   int64_t window_table_ = 0, sequences_ = 0;
-  int64_t tiles_ = 0, sampling_ = 0;  // offsets
+  int64_t tiles_ = 0, sampling_ = 0, results_ = 0;  // offsets
   int64_t bytes_ = 0;
 };
 

@@ -215,7 +215,7 @@ Status SampleCpu(const Sample::Args& args, Stream& stream) {
   const int64_t vocab = match["vocab"];
   match
       .Require(static_cast<int64_t>(args.rows.size()) == rows &&
-                   static_cast<int64_t>(args.results.size()) == rows,
+                   args.results->count == rows,
                "one SamplingRow and one result per row")
       .Require(vocab > 0, "the vocabulary is empty");
   for (const SamplingRow& how : args.rows) {
@@ -230,11 +230,12 @@ Status SampleCpu(const Sample::Args& args, Stream& stream) {
   PoolOf(stream).ParallelFor(rows, 1, [&](int64_t row, int64_t end, int) {
     for (; row < end; ++row) {
       const auto i = static_cast<size_t>(row);
-      args.results[i] = SampleRow(
-          Row(args.logits.Row<float>(row), vocab, loops), args.rows[i]);
+      SampledRow& result = args.results->rows[i];
+      result = SampleRow(Row(args.logits.Row<float>(row), vocab, loops),
+                         args.rows[i]);
       const int32_t slot = args.rows[i].slot;
       if (slot >= 0) {
-        args.drawn[static_cast<size_t>(slot)] = args.results[i].token;
+        args.drawn[static_cast<size_t>(slot)] = result.token;
       }
     }
   });

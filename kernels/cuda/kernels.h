@@ -8,6 +8,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/delta_attention.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/fetch_block.h"
 #include "kernels/ops/latent_attention.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/moe.h"
@@ -43,6 +44,7 @@ Status GateHeadsCuda(const GateHeads::Args& args, Stream& stream);
 Status Relu2Cuda(const Relu2::Args& args, Stream& stream);
 Status XieluCuda(const Xielu::Args& args, Stream& stream);
 Status EmbeddingCuda(const Embedding::Args& args, Stream& stream);
+Status FetchBlockCuda(const FetchBlock::Args& args, Stream& stream);
 Status RotateAndStoreCuda(const RotateAndStore::Args& args, Stream& stream);
 Status RotateAndAttendCuda(const RotateAndAttend::Args& args, Stream& stream);
 Status PagedAttentionCuda(const PagedAttention::Args& args, Stream& stream);

@@ -40,6 +40,7 @@ void RegisterCudaKernels(KernelRegistry& registry) {
   registry.Add<RotateAndAttend>(kCuda, kType, &cuda::RotateAndAttendCuda);
   // Logits are f32 whatever the dtype of the model.
   registry.Add<Sample>(kCuda, DType::kF32, &cuda::SampleCuda);
+  registry.Add<FetchBlock>(kCuda, kType, &cuda::FetchBlockCuda);
 }
 
 }  // namespace baton

@@ -18,6 +18,8 @@ static_assert(sizeof(SampleOut) == sizeof(SampledRow));
 static_assert(offsetof(SampleOut, digest) == offsetof(SampledRow, digest));
 static_assert(offsetof(SampleOut, num_top) == offsetof(SampledRow, num_top));
 static_assert(offsetof(SampleOut, top) == offsetof(SampledRow, top));
+static_assert(sizeof(SampleOuts) == sizeof(SampledRows));
+static_assert(offsetof(SampleOuts, count) == offsetof(SampledRows, count));
 
 }  // namespace
 
@@ -28,9 +30,8 @@ Status SampleCuda(const Sample::Args& args, Stream& stream) {
   BATON_RETURN_IF_ERROR(match.status());
   const int64_t rows = match["rows"];
   const int64_t vocab = match["vocab"];
-  match.Require(static_cast<int64_t>(args.rows.size()) == rows &&
-                    static_cast<int64_t>(args.results.size()) == rows,
-                "one SamplingRow and one result per row");
+  match.Require(static_cast<int64_t>(args.rows.size()) == rows,
+                "one SamplingRow per row");
   BATON_RETURN_IF_ERROR(match.status());
   Context& context = Context::Of(stream);
   BATON_ASSIGN_OR_RETURN(void* const scratch,
@@ -41,7 +42,7 @@ Status SampleCuda(const Sample::Args& args, Stream& stream) {
                   .rows = rows,
                   .vocab = vocab,
                   .how = reinterpret_cast<const SampleRow*>(args.rows.data()),
-                  .out = reinterpret_cast<SampleOut*>(args.results.data()),
+                  .outs = reinterpret_cast<const SampleOuts*>(args.results),
                   .tokens = args.drawn.data(),
                   .scratch = scratch},
                  context.stream()),

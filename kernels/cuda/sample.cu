@@ -2,6 +2,9 @@
 // Two kernels: several blocks a row find the best token, the sum of weights and
 // the digest of their chunk; then a block a row puts these together and, unless
 // the row is greedy, goes over it again (it is in L2 by then).
+#include <cstring>
+#include <iterator>
+
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/sample.h"
@@ -12,35 +15,43 @@ namespace baton::cuda {
 namespace {
 
 constexpr int kChunkThreads = 256;
-constexpr int kChunkLoads = 8;  // of 4 logits, per thread
+constexpr int kChunkLoads = 2;  // of 4 logits, per thread
 constexpr int kChunk = kChunkThreads * kChunkLoads * 4;
 constexpr uint64_t kDigestStart = 0xcbf29ce484222325u;
+constexpr int kLaneChunks = CeilDiv(kStrip * kMaxStrips, kWarp* kChunk);
 constexpr int64_t kMaxRows = 65535;
 constexpr float kLog2E = 1.44269504f;
 
 // What one chunk of a row comes to.
-struct ChunkResult {
+struct alignas(16) ChunkResult {
   uint64_t best;  // rank
-  uint64_t digest;
-  float sum;  // of e^(logit - its largest)
+  float sum;      // of e^(logit - its largest)
   uint32_t unused;
+  uint64_t digest;
 };
 
 struct SampleWork {
   const float* logits;  // [rows, vocab]
   int64_t stride;
   const SampleRow* how;  // [rows]
-  SampleOut* out;        // [rows]
+  const SampleOuts* outs;
   int32_t* tokens;
   ChunkResult* chunks;  // [rows, num_chunks]
   int vocab, num_chunks;
 };
 
-__device__ __forceinline__ int HowInt(const int32_t& field) {
-  return LoadInt(&field);
-}
-__device__ __forceinline__ float HowFloat(const float& field) {
-  return __ldcg(&field);
+// A struct that is whole vectors.
+template <typename T>
+__device__ __forceinline__ T LoadAs(const T* from) {
+  uint4 words[sizeof(T) / sizeof(uint4)];
+  static_assert(sizeof(words) == sizeof(T));
+#pragma unroll
+  for (size_t i = 0; i < std::size(words); ++i) {
+    words[i] = Load16(reinterpret_cast<const uint4*>(from) + i);
+  }
+  T loaded;
+  memcpy(&loaded, words, sizeof(T));
+  return loaded;
 }
 
 // ---- First kernel ----------------------------------------------------------
@@ -68,8 +79,10 @@ __global__ void __launch_bounds__(kChunkThreads) ChunkKernel(SampleWork work) {
   __shared__ uint64_t digests[kChunkThreads / kWarp];
   __shared__ float sums[kChunkThreads / kWarp];
   __shared__ float maxima[kChunkThreads / kWarp];
-  EnterKernel();
+  AllowNextGrid();
   const int64_t row = blockIdx.y;
+  const bool has_digest = LoadInt(&work.how[row].digest) != 0;
+  AwaitPreviousGrids();
   const float* logits = work.logits + row * work.stride;
   const int first =
       static_cast<int>(blockIdx.x) * kChunk + static_cast<int>(threadIdx.x) * 4;
@@ -83,7 +96,6 @@ __global__ void __launch_bounds__(kChunkThreads) ChunkKernel(SampleWork work) {
     x[i][2] = four.z;
     x[i][3] = four.w;
   }
-  const bool has_digest = HowInt(work.how[row].digest) != 0;
   // A NaN is passed over by fmaxf, here and below.
   float largest = -kInfinity;
 #pragma unroll
@@ -123,7 +135,7 @@ __global__ void __launch_bounds__(kChunkThreads) ChunkKernel(SampleWork work) {
     digest = BlockSum(digest, digests);
   }
   if (threadIdx.x != 0) return;
-  work.chunks[row * work.num_chunks + blockIdx.x] = {best, digest, sum, 0};
+  work.chunks[row * work.num_chunks + blockIdx.x] = {best, sum, 0, digest};
 }
 
 // ---- Second kernel ---------------------------------------------------------
@@ -132,32 +144,43 @@ __global__ void __launch_bounds__(kChunkThreads) ChunkKernel(SampleWork work) {
 __device__ void JoinChunks(const ChunkResult* chunks, int count,
                            bool has_digest, SampleShared& shared) {
   const int lane = static_cast<int>(threadIdx.x);
+  uint4 mine[kLaneChunks];  // best, then sum
+#pragma unroll
+  for (int i = 0; i < kLaneChunks; ++i) {
+    const int chunk = lane + kWarp * i;
+    mine[i] = chunk < count ? Load16(&chunks[chunk]) : uint4{};
+  }
+  uint64_t ranks[kLaneChunks];
   uint64_t best = 0;
-  for (int i = lane; i < count; i += kWarp) {
-    const uint64_t rank =
-        __ldcg(reinterpret_cast<const unsigned long long*>(&chunks[i].best));
-    best = rank > best ? rank : best;
+#pragma unroll
+  for (int i = 0; i < kLaneChunks; ++i) {
+    ranks[i] = uint64_t{mine[i].y} << 32 | mine[i].x;
+    best = ranks[i] > best ? ranks[i] : best;
   }
   best = WarpMax(best);
   const float largest = LogitOfRank(best);
   double sum = 0;
-  uint64_t digest = 0;
-  for (int i = lane; i < count; i += kWarp) {
-    const float part = __ldcg(&chunks[i].sum);
-    const float shift = LogitOfRank(
-        __ldcg(reinterpret_cast<const unsigned long long*>(&chunks[i].best)));
-    const double factor =
-        shift == largest ? 1.0 : exp(static_cast<double>(shift - largest));
-    if (part > 0) sum += part * factor;
-    digest +=
-        __ldcg(reinterpret_cast<const unsigned long long*>(&chunks[i].digest));
+#pragma unroll
+  for (int i = 0; i < kLaneChunks; ++i) {
+    const float part = __uint_as_float(mine[i].z);
+    if (!(part > 0)) continue;
+    const float shift = LogitOfRank(ranks[i]) - largest;
+    // Of equal infinities the shift is NaN.
+    sum += LogitOfRank(ranks[i]) == largest ? part : part * exp(double{shift});
   }
   sum = WarpSum(sum);
-  digest = WarpSum(digest);
+  uint64_t digest = 0;
+  if (has_digest) {
+    for (int i = lane; i < count; i += kWarp) {
+      digest += __ldcg(
+          reinterpret_cast<const unsigned long long*>(&chunks[i].digest));
+    }
+    digest = kDigestStart + WarpSum(digest);
+  }
   if (lane != 0) return;
   shared.best = best;
   shared.log_sum = log(sum);
-  shared.digest = has_digest ? kDigestStart + digest : 0;
+  shared.digest = digest;
 }
 
 __device__ __forceinline__ float LogprobOf(float x, float largest,
@@ -202,20 +225,17 @@ struct Request {
   int top;        // best tokens to report
 };
 
-__device__ Request ReadRequest(const SampleRow& how, int vocab,
-                               WeighedRow& row) {
+__device__ Request ReadRequest(const SampleRow& how, WeighedRow& row) {
   Request request;
-  const float temperature = HowFloat(how.temperature);
-  row.factor = 1.0f / temperature;
-  request.is_drawn = HowInt(how.forced) < 0 && temperature > 0 &&
+  row.factor = 1.0f / how.temperature;
+  request.is_drawn = how.forced < 0 && how.temperature > 0 &&
                      !isinf(row.factor) && row.largest > -kInfinity;
   if (!request.is_drawn) row.factor = 1.0f;
-  const int top_k = HowInt(how.top_k);
-  request.filters.top_k = top_k > 0 && top_k < vocab ? top_k : 0;
-  request.filters.top_p = HowFloat(how.top_p);
-  request.filters.min_p = HowFloat(how.min_p);
-  request.top =
-      max(0, min(min(HowInt(how.top_logprobs), kMaxTopLogprobs), vocab));
+  request.filters.top_k =
+      how.top_k > 0 && how.top_k < row.vocab ? how.top_k : 0;
+  request.filters.top_p = how.top_p;
+  request.filters.min_p = how.min_p;
+  request.top = max(0, min(min(how.top_logprobs, kMaxTopLogprobs), row.vocab));
   return request;
 }
 
@@ -252,27 +272,24 @@ __global__ void __launch_bounds__(kSampleThreads)
     FinishKernel(SampleWork work) {
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<SampleShared*>(memory);
-  EnterKernel();
+  AllowNextGrid();
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t at = blockIdx.x;
-  const SampleRow& how = work.how[at];
-  SampleOut* out = work.out + at;
+  const SampleRow how = LoadAs<SampleRow>(work.how + at);
+  const SampleOuts outs = LoadAs<SampleOuts>(work.outs);
+  AwaitPreviousGrids();
+  if (at >= outs.count) return;
+  SampleOut* const out = outs.rows + at;
   if (thread < kWarp) {
     JoinChunks(work.chunks + at * work.num_chunks, work.num_chunks,
-               HowInt(how.digest) != 0, shared);
+               how.digest != 0, shared);
   }
   __syncthreads();
   WeighedRow row = {work.logits + at * work.stride, work.vocab,
                     LogitOfRank(shared.best), 1.0f};
-  const Request request = ReadRequest(how, work.vocab, row);
-  const int forced = HowInt(how.forced);
-  int token = forced >= 0 ? forced : IdOf(shared.best);
-  double u = 0;
-  if (request.is_drawn) {
-    u = UniformAt(
-        __ldcg(reinterpret_cast<const unsigned long long*>(&how.seed)),
-        __ldcg(reinterpret_cast<const long long*>(&how.position)));
-  }
+  const Request request = ReadRequest(how, row);
+  int token = how.forced >= 0 ? how.forced : IdOf(shared.best);
+  const double u = request.is_drawn ? UniformAt(how.seed, how.position) : 0;
   if (request.top > 0 || (request.is_drawn && request.filters.Any())) {
     token = ListAndDraw(row, request, u, token, out, shared);
   }
@@ -285,13 +302,14 @@ __global__ void __launch_bounds__(kSampleThreads)
     out->top[thread] = {0, 0.0f};
   }
   if (thread != 0) return;
+  const float logit =
+      token == IdOf(shared.best) ? row.largest : row.Logit(token);
   out->token = token;
-  out->logprob = LogprobOf(row.Logit(token), row.largest, shared.log_sum);
+  out->logprob = LogprobOf(logit, row.largest, shared.log_sum);
   out->digest = shared.digest;
   out->num_top = request.top;
   out->unused = 0;
-  const int slot = HowInt(how.token_slot);
-  if (slot >= 0) work.tokens[slot] = token;
+  if (how.token_slot >= 0) work.tokens[how.token_slot] = token;
 }
 
 int64_t NumChunks(int64_t vocab) { return CeilDiv(vocab, kChunk); }
@@ -312,7 +330,7 @@ cudaError_t SampleRows(const SampleArgs& args, cudaStream_t stream) {
       .logits = args.logits,
       .stride = args.logits_stride,
       .how = args.how,
-      .out = args.out,
+      .outs = args.outs,
       .tokens = args.tokens,
       .chunks = static_cast<ChunkResult*>(args.scratch),
       .vocab = static_cast<int>(args.vocab),

@@ -49,6 +49,12 @@ struct SampleOut {
   SampleLogprob top[kMaxTopLogprobs];  // best first; zeros after num_top
 };
 
+// Rows from `count` on have no result.
+struct SampleOuts {
+  SampleOut* rows;  // [count]: of the device, or pinned memory of the host
+  int64_t count;
+};
+
 // The finaliser of SplitMix64.
 [[nodiscard]] __host__ __device__ constexpr uint64_t SampleMix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -59,11 +65,13 @@ struct SampleOut {
 struct SampleArgs {
   const float* logits;  // [rows, vocab]
   int64_t logits_stride;
-  int64_t rows, vocab;   // vocab 1 to 2^18
-  const SampleRow* how;  // [rows], device
-  SampleOut* out;        // [rows], device
-  int32_t* tokens;       // device; may be null if no row has a slot
-  void* scratch;         // SampleScratchBytes(rows, vocab), 8-byte aligned
+  int64_t rows, vocab;  // vocab 1 to 2^18
+  // [rows] and one, device, 16-byte aligned; read before the wait for earlier
+  // grids.
+  const SampleRow* how;
+  const SampleOuts* outs;
+  int32_t* tokens;  // device; may be null if no row has a slot
+  void* scratch;    // SampleScratchBytes(rows, vocab), 16-byte aligned
 };
 
 [[nodiscard]] int64_t SampleScratchBytes(int64_t rows, int64_t vocab);

@@ -43,6 +43,12 @@ struct SampledRow {
   }
 };
 
+// Where the results of rows [0, count) go; the rows behind are nobody's.
+struct SampledRows {
+  SampledRow* rows = nullptr;  // [count]; host memory that the device can write
+  int64_t count = 0;
+};
+
 // Spans are in the memory of the device. Digests of two kinds of device are
 // hashes of different make and do not compare.
 struct Sample {
@@ -50,7 +56,7 @@ struct Sample {
   struct Args {
     ConstView logits;  // [rows, vocab] f32
     std::span<const SamplingRow> rows;
-    std::span<SampledRow> results;  // [rows]
+    const SampledRows* results;     // on the device, read when the kernel runs
     std::span<int32_t> drawn = {};  // by SamplingRow::slot
   };
 };

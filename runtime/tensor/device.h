@@ -128,7 +128,8 @@ class Device {
   [[nodiscard]] virtual DeviceKind kind() const = 0;
   // 64-byte aligned, uninitialised. ResourceExhausted: no memory.
   [[nodiscard]] virtual StatusOr<Buffer> Allocate(int64_t bytes) = 0;
-  // Host memory that copies to and from this device quickly.
+  // Host memory that copies to and from this device quickly, and that its
+  // kernels can read and write.
   [[nodiscard]] virtual StatusOr<Buffer> AllocateHost(int64_t bytes) = 0;
   [[nodiscard]] virtual StatusOr<std::unique_ptr<Stream>> NewStream() = 0;
   // Asynchronous with respect to the host where the device is.

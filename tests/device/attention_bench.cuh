@@ -321,13 +321,14 @@ inline void BenchSample(int64_t rows) {
   });
   const Device<float> dlogits(logits);
   const Device<cuda::SampleOut> out(rows);
+  const Device<cuda::SampleOuts> outs({{out.data(), rows}});
   const Device<char> scratch(cuda::SampleScratchBytes(rows, kVocab));
   const auto time = [&](cuda::SampleRow how) {
     const Device<cuda::SampleRow> dhow(std::vector<cuda::SampleRow>(rows, how));
     return TimeEach(32, [&](int, cudaStream_t stream) {
       CUDA_OK(
           cuda::SampleRows({dlogits.data(), kVocab, rows, kVocab, dhow.data(),
-                            out.data(), nullptr, scratch.data()},
+                            outs.data(), nullptr, scratch.data()},
                            stream));
     });
   };

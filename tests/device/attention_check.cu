@@ -15,6 +15,7 @@
 #include "tests/device/check_delta.cuh"
 #include "tests/device/check_enter.cuh"
 #include "tests/device/check_experts.cuh"
+#include "tests/device/check_fetch.cuh"
 #include "tests/device/check_grouped_prompt.cuh"
 #include "tests/device/check_halves.cuh"
 #include "tests/device/check_latent.cuh"
@@ -48,6 +49,8 @@ void FewRows() {
   }
   CheckSampleCase(Logits::kPeaked, 1003, 1003);
   CheckSampleCase(Logits::kFlat, 8192, 8196);
+  CheckSampleOuts();
+  CheckFetchCase(256 * 16 + 16, 2);
 }
 
 void FewAttention() {
@@ -164,6 +167,7 @@ int main(int argc, char** argv) {
   run("decode", &baton::check::CheckEnter);
   run("prompt", &baton::check::CheckPrompt);
   run("sample", &baton::check::CheckSample);
+  run("fetch", &baton::check::CheckFetch);
   if (filter.empty() || filter == "bench") baton::check::Bench();
   if (filter.empty() || filter == "experts_bench") baton::check::BenchExperts();
   if (filter == "latency_bench") baton::check::BenchLatency();

@@ -96,10 +96,11 @@ inline std::vector<cuda::SampleOut> RunSample(
   const Device<float> dlogits(logits);
   const Device<cuda::SampleRow> dhow(how);
   const Device<cuda::SampleOut> out(rows);
+  const Device<cuda::SampleOuts> outs({{out.data(), rows}});
   const Device<int32_t> tokens(rows + 4);
   const Device<char> scratch(cuda::SampleScratchBytes(rows, vocab));
   CUDA_OK(cuda::SampleRows({dlogits.data(), stride, rows, vocab, dhow.data(),
-                            out.data(), tokens.data(), scratch.data()},
+                            outs.data(), tokens.data(), scratch.data()},
                            nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   const std::vector<cuda::SampleOut> got = out.Download();
@@ -267,6 +268,43 @@ inline void CheckSampleCase(Logits kind, int vocab, int64_t stride) {
   RunSample({}, stride, vocab, {}, what + " no rows");
 }
 
+// Results in the host's memory; a row behind them has none.
+inline void CheckSampleOuts() {
+  constexpr int kVocab = 5000;
+  constexpr int64_t kRows = 3;
+  std::vector<float> logits(kRows * kVocab);
+  for (int64_t i = 0; i < kRows; ++i) {
+    FillLogits(Logits::kPeaked, logits.data() + i * kVocab, kVocab, 50 + i);
+  }
+  std::vector<cuda::SampleRow> how(kRows);
+  for (int i = 0; i < kRows; ++i) how[i].token_slot = i;
+  how[1] = {.temperature = 1, .top_p = 0.9f, .top_logprobs = 5};
+  const std::vector<cuda::SampleOut> want =
+      RunSample(logits, kVocab, kVocab, how, "sample outs");
+  cuda::SampleOut* host = nullptr;
+  CUDA_OK(cudaHostAlloc(&host, kRows * sizeof(*host), cudaHostAllocPortable));
+  std::memset(host, 0x5a, kRows * sizeof(*host));
+  const std::vector<char> before(
+      reinterpret_cast<const char*>(host + kRows - 1),
+      reinterpret_cast<const char*>(host + kRows));
+  const Device<float> dlogits(logits);
+  const Device<cuda::SampleRow> dhow(how);
+  const Device<cuda::SampleOuts> outs({{host, kRows - 1}});
+  const Device<int32_t> tokens(kRows);
+  const Device<char> scratch(cuda::SampleScratchBytes(kRows, kVocab));
+  CUDA_OK(cuda::SampleRows({dlogits.data(), kVocab, kRows, kVocab, dhow.data(),
+                            outs.data(), tokens.data(), scratch.data()},
+                           nullptr));
+  CUDA_OK(cudaDeviceSynchronize());
+  const size_t bytes = (kRows - 1) * sizeof(*host);
+  Expect(std::memcmp(host, want.data(), bytes) == 0, "sample to the host");
+  Expect(std::memcmp(host + kRows - 1, before.data(), before.size()) == 0,
+         "sample without a result writes none");
+  Expect(tokens.Download() == std::vector<int32_t>({want[0].token, -1, -1}),
+         "sample without a result fills no slot");
+  CUDA_OK(cudaFreeHost(host));
+}
+
 inline void CheckSample() {
   for (const Logits kind :
        {Logits::kPeaked, Logits::kFlat, Logits::kTied, Logits::kEqual,
@@ -277,6 +315,9 @@ inline void CheckSample() {
     CheckSampleCase(kind, 8192, 8196);
     CheckSampleCase(kind, 131072, 131072);
   }
+  CheckSampleCase(Logits::kPeaked, 2049, 2049);
+  CheckSampleCase(Logits::kFlat, 1 << 18, 1 << 18);
+  CheckSampleOuts();
 }
 
 }  // namespace baton::check

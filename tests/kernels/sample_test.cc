@@ -21,13 +21,18 @@ TEST(PhiloxTest, GivesThePublishedWords) {
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
 }
 
+SampledRows PlaceOf(std::vector<SampledRow>& results) {
+  return {results.data(), static_cast<int64_t>(results.size())};
+}
+
 class SampleTest : public IsaTest {
  protected:
   std::vector<SampleResult> Draw(Machine& machine, const Tensor& logits,
                                  const std::vector<SamplingRow>& rows) {
     std::vector<SampledRow> results(rows.size());
+    const SampledRows to = PlaceOf(results);
     EXPECT_TRUE(
-        machine.Run<Sample>(DType::kF32, {logits.view(), rows, results}).ok());
+        machine.Run<Sample>(DType::kF32, {logits.view(), rows, &to}).ok());
     std::vector<SampleResult> wanted;
     for (const SampledRow& row : results) wanted.push_back(row.Result());
     return wanted;
@@ -125,10 +130,11 @@ TEST_P(SampleTest, DependsOnItsRequestAlone) {
   for (size_t i = 0; i < 12; ++i) {
     const auto row = static_cast<int64_t>(i);
     std::vector<SampledRow> one(1);
+    const SampledRows to = PlaceOf(one);
     ASSERT_TRUE(
         machine()
             .Run<Sample>(DType::kF32,
-                         {logits.view().Rows(row, row + 1), {&rows[i], 1}, one})
+                         {logits.view().Rows(row, row + 1), {&rows[i], 1}, &to})
             .ok());
     EXPECT_EQ(one[0].Result(), all[i]);
   }
@@ -192,28 +198,33 @@ TEST_P(SampleTest, WritesTheTokenToItsSlot) {
   std::vector<SamplingRow> rows(2);
   rows[1].slot = 1;
   std::vector<SampledRow> results(2);
+  const SampledRows to = PlaceOf(results);
   std::vector<int32_t> drawn = {-7, -7};
-  ASSERT_TRUE(
-      machine()
-          .Run<Sample>(DType::kF32, {logits.view(), rows, results, drawn})
-          .ok());
+  ASSERT_TRUE(machine()
+                  .Run<Sample>(DType::kF32, {logits.view(), rows, &to, drawn})
+                  .ok());
   EXPECT_EQ(drawn, (std::vector<int32_t>{-7, 2}));
 }
 
 TEST_P(SampleTest, RefusesWhatDoesNotFit) {
   const Tensor logits = Random(DType::kF32, {2, 5}, 1);
   std::vector<SampledRow> results(2);
-  std::vector<SamplingRow> one(1);
+  const SampledRows to = PlaceOf(results);
+  const std::vector<SamplingRow> one(1);
+  const std::vector<SamplingRow> two(2);
   std::vector<SamplingRow> outside(2);
   outside[1].forced = 5;
   std::vector<SamplingRow> no_slot(2);
   no_slot[1].slot = 0;
   for (const std::vector<SamplingRow>& rows : {one, outside, no_slot}) {
-    EXPECT_EQ(machine()
-                  .Run<Sample>(DType::kF32, {logits.view(), rows, results})
-                  .code(),
-              StatusCode::kInvalidArgument);
+    EXPECT_EQ(
+        machine().Run<Sample>(DType::kF32, {logits.view(), rows, &to}).code(),
+        StatusCode::kInvalidArgument);
   }
+  const SampledRows too_few = {results.data(), 1};
+  EXPECT_EQ(
+      machine().Run<Sample>(DType::kF32, {logits.view(), two, &too_few}).code(),
+      StatusCode::kInvalidArgument);
 }
 
 }  // namespace
