@@ -123,6 +123,27 @@ __device__ __forceinline__ void EnterKernel() {
   AwaitPreviousGrids();
 }
 
+// Keeps what has been computed in a register. Compilers compute what is cheap
+// again where it is used, behind the wait, where each step counts.
+__device__ __forceinline__ int Kept(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+__device__ __forceinline__ uint32_t Kept(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+__device__ __forceinline__ float Kept(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
+template <typename T>  // of global memory
+__device__ __forceinline__ T* Kept(T* x) {
+  asm volatile("" : "+l"(x));
+  __builtin_assume(__isGlobal(x));
+  return x;
+}
+
 // ---- Memory ----------------------------------------------------------------
 
 // Loads past L1; volatile, so that none moves before AwaitPreviousGrids.

@@ -19,27 +19,26 @@ struct alignas(16) DecodeEntry {
   float2 angles[kHeadDim / 2];  // (cos, sin)
 };
 
-// The unit of a row, and where its token goes.
+// The unit of a row.
 struct EntryUnit {
   int row, position;
   int first_head, heads;  // of q
   int kv_head;
-  Place place;
-  bool stores;  // the key and the value, for all that have them
 };
 
 // The task of lane i of a unit: its queries' heads, then its key's.
 __device__ __forceinline__ Task TaskOfUnit(const RotateAndStoreArgs& args,
                                            const HeadShape& shape,
                                            const EntryUnit& unit, int i) {
-  const int local = i / shape.lanes;
+  const int local = i >> shape.lanes_shift;
+  const int lane = i & (shape.lanes() - 1);
   const int head = local < unit.heads
                        ? unit.first_head + local
                        : static_cast<int>(args.q_heads) + unit.kv_head;
   const bool is_task = local <= unit.heads;
   return TaskOf<true>(
       args, shape, unit.row,
-      is_task ? head * shape.lanes + i % shape.lanes : shape.tasks);
+      is_task ? (head << shape.lanes_shift) + lane : shape.tasks);
 }
 
 // All lanes of a warp: rotates what its tasks have loaded.
@@ -50,13 +49,10 @@ __device__ __forceinline__ void EnterTask(const RotateAndStoreArgs& args,
                                           const Task& task,
                                           DecodeEntry<kHeadDim>& entry) {
   const Rotated rotated = RotateHead(args, shape, task, entry.angles);
-  const int local = i / shape.lanes;
+  const int local = i >> shape.lanes_shift;
   if (local > unit.heads) return;
   StoreChunks<true>(local < unit.heads ? entry.q + local * kHeadDim : entry.k,
                     task.chunks, rotated);
-  if (local == unit.heads && unit.stores) {
-    StoreKey<true>(args.pages, task, unit.place, rotated);
-  }
 }
 
 // All kThreads threads of a block; waits for the grids before. What it makes is
@@ -68,7 +64,7 @@ __device__ __forceinline__ void EnterUnit(const RotateAndStoreArgs& args,
                                           DecodeEntry<kHeadDim>& entry) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lanes =
-      ((unit.heads + 1) * shape.lanes + kWarp - 1) / kWarp * kWarp;
+      (((unit.heads + 1) << shape.lanes_shift) + kWarp - 1) / kWarp * kWarp;
   if (thread < shape.half) {
     entry.angles[thread] = AngleOf(args, unit.position, thread);
   }
@@ -93,8 +89,23 @@ __device__ __forceinline__ void EnterUnit(const RotateAndStoreArgs& args,
   }
   if (value < shape.value_chunks) {
     StoreEight<true>(entry.v, value_task.chunks.a, kHeadDim, value_task.a);
-    if (unit.stores) StoreValues(args.pages, value_task, unit.place);
   }
+}
+
+// All kThreads threads of a block: the key and the value that EnterUnit made go
+// to their page, for visits to come.
+template <int kHeadDim, int kThreads>
+__device__ __forceinline__ void StoreToken(const KvPages& pages,
+                                           const Place& place, int kv_head,
+                                           const DecodeEntry<kHeadDim>& entry) {
+  const int64_t value_head = pages.kv_heads + kv_head;
+  uint16_t* key = place.page + (kv_head * kPage + place.slot) * kHeadDim;
+  uint16_t* value = place.page + value_head * kPage * kHeadDim + place.slot;
+  static_assert(kHeadDim <= kThreads);
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= kHeadDim) return;
+  key[i] = entry.k[i];
+  value[i * kPage] = entry.v[i];
 }
 
 // The token that a page in shared memory lacks.

@@ -223,20 +223,22 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   __syncthreads();
   ClusterMeet();  // barriers are there
   NewToken<kHeadDim> token;
+  Place place = {};
+  int stores = 0;  // the token, for all blocks that have it
   uint4 q[kHeadDim / 32];
   if constexpr (kKeys == FewKeys::kEnters) {
     visitor.AwaitFirst();
     token = {&entry, (unit.tokens - 1) / kPage, unit.position % kPage};
-    EnterUnit<kHeadDim, kFewThreads>(
-        args, shape,
-        {.row = block.row,
-         .position = unit.position,
-         .first_head = unit.first_head,
-         .heads = unit.heads,
-         .kv_head = unit.kv_head,
-         .place = PlaceOf(work.pages, sequence, unit.position),
-         .stores = block.rank == 0 && unit.unit % work.unit_tiles == 0},
-        entry);
+    place = PlaceOf(work.pages, sequence, unit.position);
+    stores = Kept(
+        static_cast<int>(block.rank == 0 && unit.unit % work.unit_tiles == 0));
+    EnterUnit<kHeadDim, kFewThreads>(args, shape,
+                                     {.row = block.row,
+                                      .position = unit.position,
+                                      .first_head = unit.first_head,
+                                      .heads = unit.heads,
+                                      .kv_head = unit.kv_head},
+                                     entry);
     __syncthreads();
     TakeQueries(entry, unit.heads, q);
   } else {
@@ -246,6 +248,9 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     LoadQueries<kHeadDim>(work, block.row, unit.unit, q);
   }
   visitor.VisitAll(feed, token, q);
+  if (stores != 0) {
+    StoreToken<kHeadDim, kFewThreads>(work.pages, place, unit.kv_head, entry);
+  }
   BarrierWaitCluster(received, 0);
   combiner.Store(out);
 #endif

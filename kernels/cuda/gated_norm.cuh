@@ -16,7 +16,7 @@ __device__ __forceinline__ float GatedNormFactor(float squares, int64_t dim,
   for (int width = kNormLanes / 2; width > 0; width /= 2) {
     squares += __shfl_xor_sync(kAllLanes, squares, width);
   }
-  return 1.0f / sqrtf(squares / static_cast<float>(dim) + eps);
+  return rsqrtf(fmaf(squares, 1.0f / static_cast<float>(dim), eps));
 }
 
 __device__ __forceinline__ float GatedNormOf(float x, float factor,

@@ -15,13 +15,12 @@ namespace baton::cuda {
 inline constexpr int kGatherThreads = 128;
 inline constexpr int kGroupedPlainWarps = 8;  // rows of W of a block
 
-// sorted[i] = x[row of slot i], in 16-byte pieces.
+// sorted[i] = x[row of slot i], in 16-byte pieces; `per_row`: slots of a row.
 __global__ void __launch_bounds__(kGatherThreads)
     GatherRowsKernel(GroupedArgs args, GroupedPlan plan, uint16_t* sorted,
-                     int64_t k, int64_t ld) {
+                     int64_t k, int64_t ld, int per_row) {
   EnterKernel();
   const int64_t i = blockIdx.x;
-  const int64_t per_row = args.tokens * args.top / args.rows;
   const int64_t row = LoadInt(plan.slots + i) / per_row;
   const uint16_t* from = static_cast<const uint16_t*>(args.x) + row * args.ldx;
   for (int64_t at = 8 * static_cast<int64_t>(threadIdx.x); at < k;

@@ -128,7 +128,8 @@ cudaError_t GroupedMatmul(const GroupedWeights& weights,
   cudaError_t error = SortSlots(args, weights.experts, part_rows, plan, stream);
   if (error != cudaSuccess) return error;
   error = Launch(&GatherRowsKernel, dim3(Blocks(slots)), kGatherThreads, 0,
-                 stream, args, plan, sorted, weights.k, ld);
+                 stream, args, plan, sorted, weights.k, ld,
+                 static_cast<int>(slots / args.rows));
   if (error != cudaSuccess) return error;
   const int64_t parts = MaxParts(slots, weights.experts, part_rows);
   switch (part_rows) {

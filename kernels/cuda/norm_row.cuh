@@ -33,6 +33,7 @@ class NormRow {
         scale_[v] = LoadEight<kVectors>(weight_, At(v), n_);
       }
     }
+    share_ = Kept(1.0f / static_cast<float>(n));
   }
 
   __device__ __forceinline__ void Load(const T* row) {
@@ -120,8 +121,7 @@ class NormRow {
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum = fmaf(x[i], x[i], sum);
     }
-    const float mean = BlockSum(sum, scratch) / static_cast<float>(n_);
-    return 1.0f / sqrtf(mean + eps);
+    return rsqrtf(fmaf(BlockSum(sum, scratch), share_, eps));
   }
   __device__ __forceinline__ uint4 Normed(int v, float factor) const {
     float x[8];
@@ -135,6 +135,7 @@ class NormRow {
 
   const uint16_t* weight_;
   int64_t n_;
+  float share_;  // of an element
   uint4 scale_[kHeld];
   Eight<T> held_[kHeld];
 };

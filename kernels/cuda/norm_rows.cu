@@ -16,14 +16,16 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   __shared__ NormScratch scratch;
   AllowNextGrid();
   NormRow<T, kVectors, kHeld> work(args.weight, args.hidden);
-  AwaitPreviousGrids();
   const int64_t row = blockIdx.x;
-  auto* residual = static_cast<T*>(args.residual) + row * args.residual_stride;
-  auto* out = static_cast<uint16_t*>(args.out) + row * args.out_stride;
+  auto* residual =
+      Kept(static_cast<T*>(args.residual) + row * args.residual_stride);
+  auto* out = Kept(static_cast<uint16_t*>(args.out) + row * args.out_stride);
+  const auto* update = kAdd ? Kept(static_cast<const uint16_t*>(args.update) +
+                                   row * args.update_stride)
+                            : nullptr;
+  AwaitPreviousGrids();
   work.Load(residual);
   if constexpr (kAdd) {
-    const auto* update =
-        static_cast<const uint16_t*>(args.update) + row * args.update_stride;
     work.Add(residual, [&](int /*v*/, int64_t at, float(&y)[8]) {
       Unpack(LoadEight<kVectors>(update, at, args.hidden), y);
     });
@@ -38,13 +40,14 @@ __global__ void __launch_bounds__(kMaxNormThreads)
   __shared__ NormScratch scratch;
   AllowNextGrid();
   NormRow<uint16_t, kVectors, kHeld> work(args.weight, args.hidden);
-  AwaitPreviousGrids();
   const int64_t row = blockIdx.x;
-  work.Load(static_cast<const uint16_t*>(args.update) +
-            row * args.update_stride);
-  work.AddTo(args.eps,
-             static_cast<T*>(args.residual) + row * args.residual_stride,
-             scratch);
+  const auto* update = Kept(static_cast<const uint16_t*>(args.update) +
+                            row * args.update_stride);
+  auto* residual =
+      Kept(static_cast<T*>(args.residual) + row * args.residual_stride);
+  AwaitPreviousGrids();
+  work.Load(update);
+  work.AddTo(args.eps, residual, scratch);
 }
 
 // Calls launch with how many eights of a row a thread holds.

@@ -12,13 +12,16 @@ inline constexpr int kChunk = 8;  // elements
 // A group of lanes takes a head, a lane two chunks of it that rotation
 // combines, or one that it leaves alone.
 struct HeadShape {
-  int half;    // num_freqs
-  int pairs;   // lanes with two chunks
-  int used;    // lanes with any, at most a warp
-  int lanes;   // of a head: a power of two
-  int rotate;  // lanes of the rotated heads of a row, a multiple of a warp
+  int half;         // num_freqs
+  int pairs;        // lanes with two chunks
+  int used;         // lanes with any, at most a warp
+  int lanes_shift;  // log2 of the lanes of a head
+  int rotate;       // lanes of the rotated heads of a row, a multiple of a warp
   int value_chunks;  // of a head
   int tasks;         // lanes of a row
+  float share;       // of an element in a head's mean
+
+  __host__ __device__ int lanes() const { return 1 << lanes_shift; }
 };
 
 inline HeadShape ShapeOf(const RotateAndStoreArgs& args) {
@@ -30,11 +33,11 @@ inline HeadShape ShapeOf(const RotateAndStoreArgs& args) {
   shape.half = static_cast<int>(args.num_freqs);
   shape.pairs = chunks(shape.half);
   shape.used = shape.pairs + chunks(head_dim - 2 * shape.half);
-  shape.lanes = 1;
-  while (shape.lanes < shape.used) shape.lanes *= 2;
-  shape.rotate = (heads * shape.lanes + kWarp - 1) / kWarp * kWarp;
+  while (shape.lanes() < shape.used) ++shape.lanes_shift;
+  shape.rotate = (heads * shape.lanes() + kWarp - 1) / kWarp * kWarp;
   shape.value_chunks = chunks(head_dim);
   shape.tasks = shape.rotate + kv_heads * shape.value_chunks;
+  shape.share = 1.0f / static_cast<float>(head_dim);
   return shape;
 }
 
@@ -73,11 +76,11 @@ __device__ __forceinline__ Task TaskOf(const RotateAndStoreArgs& args,
   const int64_t at = row * args.row_stride;
   Task task = {};
   if (number < shape.rotate) {
-    const int head = number / shape.lanes;
+    const int head = number >> shape.lanes_shift;
     const bool is_query = head < q_heads;
     task.kv_head = is_query ? -1 : head - q_heads;
     if (head < q_heads + kv_heads) {
-      task.chunks = ChunksOf(shape, number % shape.lanes, head_dim);
+      task.chunks = ChunksOf(shape, number & (shape.lanes() - 1), head_dim);
     }
     task.x = static_cast<uint16_t*>(is_query ? args.q : args.k) + at +
              (is_query ? head : task.kv_head) * head_dim;
@@ -106,8 +109,8 @@ __device__ __forceinline__ void LoadTask(Task& task) {
 }
 
 // Squares are added per lane, then over the lanes of the head as a tree.
-__device__ __forceinline__ void Normalize(const Task& task, int lanes,
-                                          int head_dim, float eps,
+__device__ __forceinline__ void Normalize(const Task& task,
+                                          const HeadShape& shape, float eps,
                                           float (&a)[kChunk],
                                           float (&b)[kChunk]) {
   float sum = 0;
@@ -116,11 +119,10 @@ __device__ __forceinline__ void Normalize(const Task& task, int lanes,
     sum = fmaf(a[i], a[i], sum);
     sum = fmaf(b[i], b[i], sum);
   }
-  for (int width = lanes / 2; width > 0; width /= 2) {
+  for (int width = shape.lanes() / 2; width > 0; width /= 2) {
     sum += __shfl_xor_sync(kAllLanes, sum, width);
   }
-  const float mean = sum / static_cast<float>(head_dim);
-  const float factor = 1.0f / sqrtf(mean + eps);
+  const float factor = rsqrtf(fmaf(sum, shape.share, eps));
   if (!task.is_normed) return;
   float w[kChunk];
   Unpack(task.norm_a, w);
@@ -154,14 +156,13 @@ __device__ __forceinline__ Rotated RotateHead(const RotateAndStoreArgs& args,
                                               const HeadShape& shape,
                                               const Task& task,
                                               const float2* angles) {
-  const auto head_dim = static_cast<int>(args.pages.head_dim);
   const Chunks& chunks = task.chunks;
   float a[kChunk];
   float b[kChunk];
   Unpack(task.a, a);
   Unpack(task.b, b);
   if (args.q_norm != nullptr || args.k_norm != nullptr) {
-    Normalize(task, shape.lanes, head_dim, args.eps, a, b);
+    Normalize(task, shape, args.eps, a, b);
   }
   if (chunks.b < chunks.b_end) {
 #pragma unroll

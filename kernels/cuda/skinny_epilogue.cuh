@@ -24,12 +24,18 @@ __device__ inline float RoundToBf16(float v) {
   return __bfloat162float(__float2bfloat16_rn(v));
 }
 
-// Stores the sum of out[token, row].
-__device__ inline void StoreSum(const SkinnySink& sink, int64_t token,
-                                int64_t row, float sum) {
-  const int64_t at = token * sink.ldo + row;
+// Where out[token, column] is.
+__device__ __forceinline__ void* PlaceIn(const SkinnySink& sink, int64_t token,
+                                         int64_t column) {
+  const int64_t at = token * sink.ldo + column;
+  return static_cast<char*>(sink.out) +
+         at * (sink.out_type == SkinnyOut::kF32 ? 4 : 2);
+}
+
+// Stores the sum of an element.
+__device__ inline void StoreSum(const SkinnySink& sink, void* at, float sum) {
   if (sink.out_type == SkinnyOut::kF32) {
-    static_cast<float*>(sink.out)[at] = sum;
+    *static_cast<float*>(at) = sum;
     return;
   }
   if (sink.activation == SkinnyActivation::kRelu2) {
@@ -38,20 +44,18 @@ __device__ inline void StoreSum(const SkinnySink& sink, int64_t token,
     const XieluConstants& c = sink.xielu;
     sum = XieluOf(RoundToBf16(sum), c.positive, c.negative, c.beta, c.eps);
   }
-  static_cast<__nv_bfloat16*>(sink.out)[at] = __float2bfloat16_rn(sum);
+  *static_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(sum);
 }
 
-// Stores what the sums of a gate and of its other half make of
-// out[token, column].
-__device__ inline void StoreGated(const SkinnySink& sink, int64_t token,
-                                  int64_t column, float gate, float up) {
+// Stores what the sums of a gate and of its other half make of an element.
+__device__ inline void StoreGated(const SkinnySink& sink, void* at, float gate,
+                                  float up) {
   gate = RoundToBf16(gate);
   up = RoundToBf16(up);
   const float y = sink.activation == SkinnyActivation::kSiluMul
                       ? SiluMulOf(gate, up)
                       : GeluMulOf(gate, up);
-  static_cast<__nv_bfloat16*>(sink.out)[token * sink.ldo + column] =
-      __float2bfloat16_rn(y);
+  *static_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(y);
 }
 
 }  // namespace baton::cuda

@@ -121,7 +121,8 @@ __device__ __forceinline__ void StoreProducts(const SkinnyWork& work,
     const int token = i / Tile::kRows;
     const int row = i % Tile::kRows;
     if (first_row + row >= work.n) continue;
-    StoreSum(work.sink, tokens.OutRow(token), first_row + row,
+    StoreSum(work.sink,
+             PlaceIn(work.sink, tokens.OutRow(token), first_row + row),
              SumAt<Tile, kTeams>(sums, token, row));
   }
 }
@@ -139,7 +140,8 @@ __device__ __forceinline__ void StorePairs(const SkinnyWork& work,
     const int pair = i % Tile::kPairs;
     if (first_pair + pair >= work.n / 2) continue;
     const int gate = pair / kBoxPairs * kBoxRows + pair % kBoxPairs;
-    StoreGated(work.sink, tokens.OutRow(token), first_pair + pair,
+    StoreGated(work.sink,
+               PlaceIn(work.sink, tokens.OutRow(token), first_pair + pair),
                SumAt<Tile, kTeams>(sums, token, gate),
                SumAt<Tile, kTeams>(sums, token, gate + kBoxPairs));
   }
@@ -163,13 +165,9 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   const int first_row =
       (index >> work.block_shift) *
       (boxes == SkinnyBoxes::kPairs ? Tile::kPairs : Tile::kRows);
-  const auto leaf_begin = [&](int leaf) {
-    return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
-  };
-  // Of a team; where there are fewer leaves than teams the last ones have none.
-  const int leaves = max(1, (1 << work.leaf_shift) / (kTeams * blocks));
+  const int leaves = LeavesOfTeam<kTeams>(work);
   const int first_leaf = (rank * kTeams + team) * leaves;
-  int group = leaf_begin(first_leaf);
+  int group = LeafBegin(work, first_leaf);
 
   const uint32_t base = SharedOffset(shared);
   if (base % 1024 != 0) __trap();  // the swizzle needs whole patterns
@@ -177,7 +175,7 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
   SkinnyStages<Tile> ring(base + team * team_bytes,
                           base + kTeams * team_bytes + team * work.slots * 8,
                           work, boxes, first_row, tokens.first, group,
-                          leaf_begin(first_leaf + leaves));
+                          LeafBegin(work, first_leaf + leaves));
   ring.FillW(map);
 
   const int lane = thread % 32;
@@ -196,7 +194,7 @@ __device__ __forceinline__ void SkinnyBlock(const CUtensorMap& map,
 #pragma unroll 1
   for (int leaf = 1; leaf <= leaves; ++leaf) {
     float acc[2][kTokenTiles][4] = {};
-    const int end = leaf_begin(first_leaf + leaf);
+    const int end = LeafBegin(work, first_leaf + leaf);
 #pragma unroll 1
     for (; group < end; ++group) {
       const uint32_t stage = ring.Wait();

@@ -205,8 +205,11 @@ SkinnyTuning RowTuning(int64_t n, int64_t k) {
   if (blocks <= kProcessors) {
     return {.teams = 8, .row_tiles = 2, .slots = k < kShared ? 4 : 5};
   }
+  if (blocks > kManyBlocks) {
+    return {.teams = 4, .row_tiles = 2, .slots = k < kShallow ? 4 : 6};
+  }
   if (blocks > 2 * kProcessors) {
-    return {.teams = 4, .row_tiles = 2, .slots = blocks > kManyBlocks ? 6 : 5};
+    return {.teams = 4, .row_tiles = 2, .slots = 5};
   }
   return k < kShallow ? SkinnyTuning{.teams = 8, .row_tiles = 2, .slots = 3}
                       : SkinnyTuning{.teams = 4, .row_tiles = 2, .slots = 4};

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(32 * kPlainWarps)
 #pragma unroll
     for (int j = 0; j < kPlainTokens; ++j) {
       if (lane == 0 && first + j < work.m) {
-        StoreSum(work.sink, first + j, row, sums[j]);
+        StoreSum(work.sink, PlaceIn(work.sink, first + j, row), sums[j]);
       }
     }
   }

@@ -102,19 +102,20 @@ class RowRing {
                                      bool is_paired, int row, int group,
                                      int end)
       : map_(map),
-        first_stage_(stages),
-        first_barrier_(barriers),
+        first_stage_(Kept(stages)),
+        first_barrier_(Kept(barriers)),
+        barrier_of_x_(Kept(barriers + 8 * slots)),
         slots_(slots),
         is_paired_(is_paired),
         row_(row),
         next_(group),
         left_(end - group),
-        stage_(stages),
-        barrier_(barriers),
+        stage_(first_stage_),
+        barrier_(first_barrier_),
         policy_(EvictFirstPolicy()) {}
 
-  // All lanes; the first copies.
-  __device__ __forceinline__ void Fill() {
+  // All lanes; the first copies. The barrier of x awaits `x_bytes`.
+  __device__ __forceinline__ void Fill(int x_bytes) {
     const int filled = min(slots_, left_);
     if (threadIdx.x % kWarp == 0) {
 #pragma unroll 1
@@ -125,6 +126,7 @@ class RowRing {
         Start(first_stage_ + kStageBytes * i, first_barrier_ + 8 * i,
               next_ + i);
       }
+      BarrierExpect(barrier_of_x_, x_bytes);
     }
     next_ += filled;
     left_ -= filled;
@@ -132,7 +134,7 @@ class RowRing {
   }
   // The barrier behind those of the stages.
   __device__ __forceinline__ uint32_t BarrierOfX() const {
-    return first_barrier_ + 8 * slots_;
+    return barrier_of_x_;
   }
 
   // The oldest stage, once it is there.
@@ -150,7 +152,7 @@ class RowRing {
     }
     stage_ += kStageBytes;
     barrier_ += 8;
-    if (barrier_ == BarrierOfX()) {
+    if (barrier_ == barrier_of_x_) {
       stage_ = first_stage_;
       barrier_ = first_barrier_;
       phase_ ^= 1;
@@ -169,7 +171,7 @@ class RowRing {
   }
 
   const CUtensorMap& map_;
-  uint32_t first_stage_, first_barrier_;
+  uint32_t first_stage_, first_barrier_, barrier_of_x_;
   int slots_;
   bool is_paired_;
   int row_;
@@ -216,82 +218,97 @@ struct RowTeam {
   int first_row;
   int first_leaf, leaves;
   int begin, end;  // groups
-
-  // The first group of a leaf.
-  __device__ __forceinline__ static int Begin(const SkinnyWork& work,
-                                              int leaf) {
-    return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
-  }
 };
 template <RowTile kTile>
 __device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work, int index) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   RowTeam found;
-  found.lane = static_cast<int>(threadIdx.x) % kWarp;
+  found.lane = Kept(static_cast<int>(threadIdx.x) % kWarp);
   found.team = __shfl_sync(kAllLanes, warp, 0);  // uniform
-  found.blocks = 1 << work.block_shift;
-  found.rank = index & (found.blocks - 1);
+  found.blocks = Kept(1 << work.block_shift);
+  found.rank = Kept(index & (found.blocks - 1));
   found.is_paired = IsGated(work.sink.activation);
   found.first_row = (index >> work.block_shift) *
                     (found.is_paired ? kTile.rows() / 2 : kTile.rows());
-  found.leaves = max(1, (1 << work.leaf_shift) / (kTile.teams * found.blocks));
+  found.leaves = LeavesOfTeam<kTile.teams>(work);
   found.first_leaf = (found.rank * kTile.teams + found.team) * found.leaves;
-  found.begin = RowTeam::Begin(work, found.first_leaf);
-  found.end = RowTeam::Begin(work, found.first_leaf + found.leaves);
+  found.begin = LeafBegin(work, found.first_leaf);
+  found.end = LeafBegin(work, found.first_leaf + found.leaves);
   return found;
 }
 
-// Waits for earlier grids. The sums over the team's leaves, each added to what
-// was before, from zero on. `x_at`: where what the team needs of x, at `from`,
-// goes.
+// What a team needs of x, and where it has it.
+struct RowX {
+  const uint16_t* from;
+  uint32_t to;
+  int bytes;
+
+  // All lanes; waits for earlier grids. The ring's barrier of x awaits it.
+  template <typename Ring>
+  __device__ __forceinline__ void Fetch(const RowTeam& team,
+                                        const Ring& ring) const {
+    AwaitPreviousGrids();
+    if (team.lane == 0 && bytes > 0) {
+      CopyBytes(to, from, static_cast<uint32_t>(bytes), ring.BarrierOfX());
+    }
+  }
+};
+
+// What the team's loop begins with.
+struct RowOperands {
+  uint32_t w;      // where a lane reads in a stage
+  uint32_t by[4];  // what leads to the next 16 k (MultiplyRow)
+  uint32_t x;      // where a lane reads x
+  int end;         // of the first leaf
+
+  __device__ __forceinline__ RowOperands(const SkinnyWork& work,
+                                         const RowTeam& team, uint32_t x_at)
+      : w(Kept(SwizzledOffset(team.lane % 16, team.lane / 16))),
+        x(Kept(x_at + 16 * (team.lane / 8))),
+        end(Kept(LeafBegin(work, team.first_leaf + 1))) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) by[i] = Kept((w ^ (32 * i)) - w);
+  }
+};
+
+// The sums over the team's leaves, each added to what was before, from zero on.
+// x is on its way.
 template <int kTiles, typename Ring>
 __device__ __forceinline__ void MultiplyLeaves(const SkinnyWork& work,
                                                const RowTeam& team,
-                                               const void* from, uint32_t x_at,
+                                               const RowOperands& operands,
                                                Ring& ring,
                                                float (&sum)[kTiles][4]) {
-  const int lane = team.lane;
+  if (team.begin == team.end) return;
+  uint32_t x = operands.x;
   int group = team.begin;
-  const uint32_t w_offset = SwizzledOffset(lane % 16, lane / 16);
-  uint32_t by[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    by[i] = (w_offset ^ (32 * i)) - w_offset;
-    asm volatile("" : "+r"(by[i]));  // or it is computed for each stage
-  }
-  AwaitPreviousGrids();
-  if (group == team.end) return;
-  if (lane == 0) {
-    const int bytes = (team.end - group) * kGroup * 2;
-    BarrierExpect(ring.BarrierOfX(), bytes);
-    CopyBytes(x_at, static_cast<const uint16_t*>(from) + group * kGroup, bytes,
-              ring.BarrierOfX());
-  }
+  int end = operands.end;
   BarrierWait(ring.BarrierOfX(), 0);
-  uint32_t x = x_at + 16 * (lane / 8);
 #pragma unroll 1
-  for (int leaf = 1; leaf <= team.leaves; ++leaf) {
+  for (int leaf = 1;; ++leaf) {
     float acc[kTiles][4] = {};
-    const int end = RowTeam::Begin(work, team.first_leaf + leaf);
 #pragma unroll 1
     for (int left = end - group; left > 0; --left, x += kGroup * 2) {
-      MultiplyRow(acc, ring.Wait() + w_offset, by, x);
+      MultiplyRow(acc, ring.Wait() + operands.w, operands.by, x);
       ring.Release();
     }
-    group = end;
 #pragma unroll
     for (int i = 0; i < 4 * kTiles; ++i) sum[i / 4][i % 4] += acc[i / 4][i % 4];
+    if (leaf == team.leaves) return;
+    group = end;
+    end = LeafBegin(work, team.first_leaf + leaf + 1);
   }
 }
 
 // A lane's token is the same in all columns: the first one's sums of all rows.
+// `to`: where the lane's first row goes.
 template <int kTiles>
 __device__ __forceinline__ void StoreTeam(uint32_t to, int lane,
                                           const float (&sum)[kTiles][4]) {
   if (lane % 4 != 0) return;
 #pragma unroll
   for (int i = 0; i < 2 * kTiles; ++i) {
-    StoreShared(to + lane / 4 * 4 + 32 * i, sum[i / 2][i % 2 * 2]);
+    StoreShared(to + 32 * i, sum[i / 2][i % 2 * 2]);
   }
 }
 
@@ -306,19 +323,33 @@ __device__ __forceinline__ float TotalOf(int blocks, float own, uint32_t others,
   });
 }
 
-// A warp: what becomes of its rows' sums, or pairs', in row `out_row` of out.
+// Where the lane's sum of a row, or of a pair, ends up.
+struct RowOut {
+  void* at;
+  int exists;
+
+  template <RowTile kTile>
+  __device__ __forceinline__ static RowOut Of(const SkinnyWork& work,
+                                              const RowTeam& team,
+                                              int out_row) {
+    const int shift = team.is_paired ? 1 : 0;  // two rows make one of out
+    const int row = team.first_row + team.lane;
+    return {.at = Kept(PlaceIn(work.sink, out_row, row)),
+            .exists = Kept(static_cast<int>(team.lane < kTile.rows() >> shift &&
+                                            row < work.n >> shift))};
+  }
+};
+
+// A warp: what becomes of its rows' sums, or pairs'.
 template <int kRows>
-__device__ __forceinline__ void StoreTotal(const SkinnyWork& work,
-                                           const RowTeam& team, int out_row,
+__device__ __forceinline__ void StoreTotal(const SkinnySink& sink,
+                                           bool is_paired, const RowOut& out,
                                            float total) {
-  const int row = team.first_row + team.lane;
-  if (team.is_paired) {
+  if (is_paired) {
     const float scaled = __shfl_down_sync(kAllLanes, total, kRows / 2);
-    if (team.lane < kRows / 2 && row < work.n / 2) {
-      StoreGated(work.sink, out_row, row, total, scaled);
-    }
-  } else if (team.lane < kRows && row < work.n) {
-    StoreSum(work.sink, out_row, row, total);
+    if (out.exists != 0) StoreGated(sink, out.at, total, scaled);
+  } else if (out.exists != 0) {
+    StoreSum(sink, out.at, total);
   }
 }
 
@@ -340,19 +371,28 @@ __device__ __forceinline__ void RowBlock(const CUtensorMap& map,
                                     barriers + 8 * team.team * (work.slots + 1),
                                     work.slots, team.is_paired, team.first_row,
                                     team.begin, team.end);
-  ring.Fill();
-  const uint32_t received = barriers + 8 * kTeams * (work.slots + 1);
+  const RowX x_part = {
+      Kept(static_cast<const uint16_t*>(x) + team.begin * kGroup),
+      base + places.x + team.team * places.x_bytes,
+      (team.end - team.begin) * kGroup * 2};
+  ring.Fill(x_part.bytes);
+  const uint32_t received = Kept(barriers + 8 * kTeams * (work.slots + 1));
   if (team.blocks > 1) {
     if (team.rank == 0 && threadIdx.x == 0) {
       BarrierInitFor(received, (team.blocks - 1) * RowPlaces::kSumBytes);
     }
     ClusterMeet();  // the barrier is there
   }
+  x_part.Fetch(team, ring);
+  const RowOperands operands(work, team, x_part.to);
+  const uint32_t sums = Kept(base + places.sums);
+  const uint32_t team_sums =
+      Kept(sums + team.team * RowPlaces::kSumBytes + team.lane / 4 * 4);
+  const uint32_t others = Kept(base + places.received + 4 * team.lane);
+  const auto out = RowOut::Of<kTile>(work, team, out_row);
   float sum[kTile.tiles][4] = {};
-  MultiplyLeaves(work, team, x, base + places.x + team.team * places.x_bytes,
-                 ring, sum);
-  const uint32_t sums = base + places.sums;
-  StoreTeam(sums + team.team * RowPlaces::kSumBytes, team.lane, sum);
+  MultiplyLeaves(work, team, operands, ring, sum);
+  StoreTeam(team_sums, team.lane, sum);
   if (team.team != 0) {
     BarrierArrive(kRowSums, kTile.threads());
     return;
@@ -361,7 +401,6 @@ __device__ __forceinline__ void RowBlock(const CUtensorMap& map,
   float total = TreeOfTeams<kTeams>(sums + 4 * team.lane, RowPlaces::kSumBytes,
                                     LoadShared);
   if (team.blocks > 1) {
-    const uint32_t others = base + places.received + 4 * team.lane;
     if (team.rank > 0) {
       SendTo(AddressIn(0, others + (team.rank - 1) * RowPlaces::kSumBytes),
              total, AddressIn(0, received));
@@ -369,7 +408,7 @@ __device__ __forceinline__ void RowBlock(const CUtensorMap& map,
     }
     total = TotalOf(team.blocks, total, others, received);
   }
-  StoreTotal<kTile.rows()>(work, team, out_row, total);
+  StoreTotal<kTile.rows()>(work.sink, team.is_paired, out, total);
 }
 
 #endif

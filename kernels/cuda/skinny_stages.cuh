@@ -3,6 +3,7 @@
 // its teams have in flight.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -61,6 +62,18 @@ struct SkinnyTile {
 enum class SkinnyBoxes { kRows, kHalves, kPairs };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// Of a team; where there are fewer leaves than teams the last ones have none.
+template <int kTeams>
+__device__ __forceinline__ int LeavesOfTeam(const SkinnyWork& work) {
+  constexpr int kTeamShift = std::countr_zero(static_cast<unsigned>(kTeams));
+  static_assert(kTeams == 1 << kTeamShift);
+  return 1 << max(0, work.leaf_shift - kTeamShift - work.block_shift);
+}
+// The first group of a leaf.
+__device__ __forceinline__ int LeafBegin(const SkinnyWork& work, int leaf) {
+  return (min(leaf, 1 << work.leaf_shift) * work.groups) >> work.leaf_shift;
+}
 
 // The tree over what teams of a block have, `stride` bytes apart.
 template <int kTeams, typename Loader>
