@@ -207,9 +207,10 @@ void StageActor::Handle(EndSession message) {
 }
 
 void StageActor::DropSession() {
-  if (!submitted_.empty()) {
-    plane_->GiveUp();
-    // What the device still writes to must not be given to others.
+  if (!submitted_.empty()) plane_->GiveUp();
+  if (session_.has_value()) {
+    // What the device still writes to must not be given to others: that of
+    // visits that failed when they had been submitted, too.
     if (Status drained = stream_->Synchronize(); !drained.ok()) {
       LogWarn("stage.drain_failed", "stage={} status={}", options_.name,
               ToString(drained));

@@ -79,7 +79,8 @@ struct VisitArgs {
   const SampledRows* results = nullptr;
 };
 
-// Tensors are in the memory of the device. Nothing may be read before `done`.
+// Tensors are in the memory of the device. Nothing may be read, or given back,
+// before `done`.
 struct VisitResult {
   Tensor stream;  // [rows, hidden]; empty where the range ends the decoder
   std::vector<Capture> captures;

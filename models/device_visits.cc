@@ -126,13 +126,18 @@ StatusOr<VisitResult> DeviceVisits::Submit(const VisitArgs& args,
                                            const DecoderInfo& info,
                                            const Body& body) {
   const Range range(*parts_.stream, args.range);
-  const std::optional<Shape> shape = Recordable(args, info);
-  if (!shape.has_value()) return RunOnce(args, info, body);
+  VisitArgs used = args;
+  if (args.range.end < info.unrolled_layers()) {
+    used.logit_rows = {};
+    used.sampling = {};
+  }
+  const std::optional<Shape> shape = Recordable(used, info);
+  if (!shape.has_value()) return RunOnce(used, info, body);
   auto found = recorded_.find(*shape);
-  if (found != recorded_.end()) return Launch(found->second, args);
+  if (found != recorded_.end()) return Launch(found->second, used);
   // The first visit of a shape runs plainly: kernels load, workspaces grow.
-  BATON_ASSIGN_OR_RETURN(VisitResult result, RunOnce(args, info, body));
-  BATON_RETURN_IF_ERROR(Record(*shape, args, info, body).status());
+  BATON_ASSIGN_OR_RETURN(VisitResult result, RunOnce(used, info, body));
+  BATON_RETURN_IF_ERROR(Record(*shape, used, info, body).status());
   return result;
 }
 
@@ -284,8 +289,8 @@ StatusOr<VisitResult> DeviceVisits::Launch(Recorded& recorded,
   BATON_RETURN_IF_ERROR(parts_.tp->Meet());
   BATON_RETURN_IF_ERROR(recorded.graph->Launch());
   ++recorded.launches;
-  BATON_ASSIGN_OR_RETURN(launched, parts_.stream->Record());
   BATON_RETURN_IF_ERROR(parts_.tp->Meet());
+  BATON_ASSIGN_OR_RETURN(launched, parts_.stream->Record());
   if (!recorded.result.stream.empty()) {
     const View out = recorded.result.stream.view().Rows(0, rows);
     BATON_ASSIGN_OR_RETURN(

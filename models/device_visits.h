@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -52,8 +53,10 @@ class DeviceVisits {
   DeviceVisits(const Step::Parts& parts, KernelFn<FetchBlock> fetch,
                const SparePages& spare, bool windows, Tensor drawn);
 
-  // Host blocks in turn: one is written again once what read it is complete.
-  static constexpr size_t kHostBlocks = 4;
+  // Host blocks in turn: one is written again once what read it is complete,
+  // which a stage waits for if it is so many visits of a shape ahead.
+  static constexpr size_t kHostBlocks = 8;
+  static_assert(std::has_single_bit(kHostBlocks));  // FetchBlock
 
   // A recorded visit: first layer, rows and tokens it has room for.
   struct Shape {

@@ -27,6 +27,7 @@ struct MatmulTile {
   int64_t k;       // padded
   int leaves;
   float* out;  // [rows][64]
+  bool fetches_pages;
 };
 
 // Query vectors that share a KV head, over the spans of one sequence.
@@ -151,6 +152,9 @@ extern const InnerLoops<float> kAvx2F32;
 extern const InnerLoops<bf16> kAvx2BF16;
 extern const InnerLoops<float> kAvx512F32;
 extern const InnerLoops<bf16> kAvx512BF16;
+
+// Whether this machine's cores stream faster with FetchAhead (prefetch.h).
+[[nodiscard]] bool FetchesPages();
 
 // The loops of `isa`; kAmx shares those of kAvx512 (its matmul is apart).
 template <typename T>

@@ -122,6 +122,11 @@ StatusOr<CpuIsa> DetectCpuIsa() {
 
 namespace cpu {
 
+bool FetchesPages() {
+  static const bool intel = __builtin_cpu_is("intel") != 0;
+  return intel;
+}
+
 template <>
 const InnerLoops<float>& LoopsOf<float>(CpuIsa isa) {
   switch (isa) {

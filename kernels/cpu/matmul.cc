@@ -55,7 +55,8 @@ void MatmulBlocks(const Matmul::Args& args, const InnerLoops<T>& loops,
                     .block = PackedBlock<T>(args.weight, block),
                     .k = x.dim(1),
                     .leaves = args.weight.leaves,
-                    .out = tile.data()});
+                    .out = tile.data(),
+                    .fetches_pages = FetchesPages()});
       StoreTile(loops, tile.data(), args.out, first, count, block);
     }
   });

@@ -32,8 +32,10 @@ void Leaf(const MatmulTile<T>& tile, int64_t row, int64_t column, int64_t begin,
   for (int64_t k = begin; k < end; k += S::kDepth) {
     const T* line = weights + k * 64;
     if constexpr (kStream) {
-      FetchAhead(reinterpret_cast<const char*>(tile.block), k / S::kDepth * 256,
-                 256);
+      if (tile.fetches_pages) {
+        FetchAhead(reinterpret_cast<const char*>(tile.block),
+                   k / S::kDepth * 256, 256);
+      }
     }
     if constexpr (kRows == 1) {
       const auto b = S::Broadcast(x + k);

@@ -59,12 +59,12 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 
 template <bool kVectors, int kHeld>
 __global__ void __launch_bounds__(kMaxNormThreads)
-    AllReduceNormKernel(RankLinks links, AllReduceNormArgs args) {
+    AllReduceNormKernel(RankLinks links, AllReduceNormArgs args, float share) {
   __shared__ NormScratch scratch;
   AllowNextGrid();
   const AddRmsNormArgs& norm = args.norm;
   const int64_t n = norm.hidden;
-  NormRow<uint16_t, kVectors, kHeld> work(norm.weight, n);
+  NormRow<uint16_t, kVectors, kHeld> work(norm.weight, n, share);
   AwaitPreviousGrids();
   const RankCall call(links);
   SendRows<kVectors>(call, args.partial, norm.rows, n);
@@ -115,13 +115,14 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 // A row a block; the call is quick or has one meeting.
 template <bool kVectors, int kHeld, bool kQuick>
 __global__ void __launch_bounds__(kMaxNormThreads)
-    RowAllReduceNormKernel(RankLinks links, AllReduceNormArgs args) {
+    RowAllReduceNormKernel(RankLinks links, AllReduceNormArgs args,
+                           float share) {
   __shared__ NormScratch scratch;
   AllowNextGrid();
   const AddRmsNormArgs& norm = args.norm;
   const int64_t n = norm.hidden;
   using Work = NormRow<uint16_t, kVectors, kHeld>;
-  Work work(norm.weight, n);
+  Work work(norm.weight, n, share);
   AwaitPreviousGrids();
   const RankCall call(links);
   const float* partial = args.partial + blockIdx.x * n;
@@ -207,27 +208,28 @@ cudaError_t LaunchNorm(const RankLinks& links, const AllReduceNormArgs& args,
   const int threads = NormThreads(args.norm.hidden);
   const dim3 grid(Blocks(std::min<int64_t>(args.norm.rows, kRankBlocks)));
   const int64_t held = CeilDiv(CeilDiv(args.norm.hidden, 8), threads);
+  const float share = NormShare(args.norm.hidden);
   if (args.norm.rows <= kRankBlocks && held <= 2) {
     const bool quick = IsQuick(args.norm.rows, args.norm.hidden);
     if (held <= 1) {
       return Launch(quick ? &RowAllReduceNormKernel<kVectors, 1, true>
                           : &RowAllReduceNormKernel<kVectors, 1, false>,
-                    grid, threads, 0, stream, links, args);
+                    grid, threads, 0, stream, links, args, share);
     }
     return Launch(quick ? &RowAllReduceNormKernel<kVectors, 2, true>
                         : &RowAllReduceNormKernel<kVectors, 2, false>,
-                  grid, threads, 0, stream, links, args);
+                  grid, threads, 0, stream, links, args, share);
   }
   if (held <= 1) {
     return Launch(&AllReduceNormKernel<kVectors, 1>, grid, threads, 0, stream,
-                  links, args);
+                  links, args, share);
   }
   if (held <= 2) {
     return Launch(&AllReduceNormKernel<kVectors, 2>, grid, threads, 0, stream,
-                  links, args);
+                  links, args, share);
   }
   return Launch(&AllReduceNormKernel<kVectors, 8>, grid, threads, 0, stream,
-                links, args);
+                links, args, share);
 }
 
 template <typename T>

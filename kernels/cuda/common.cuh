@@ -123,18 +123,20 @@ __device__ __forceinline__ void EnterKernel() {
   AwaitPreviousGrids();
 }
 
-// Keeps what has been computed in a register. Compilers compute what is cheap
-// again where it is used, behind the wait, where each step counts.
+// A value that compilers do not see through: they would compute what is cheap
+// again where it is used, behind the wait, where each step counts. (ptxas still
+// may, and moves what it likes; the machine code tells.)
+__device__ __forceinline__ bool Kept(bool x) {
+  int word = x ? 1 : 0;
+  asm volatile("" : "+r"(word));
+  return word != 0;
+}
 __device__ __forceinline__ int Kept(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 __device__ __forceinline__ uint32_t Kept(uint32_t x) {
   asm volatile("" : "+r"(x));
-  return x;
-}
-__device__ __forceinline__ float Kept(float x) {
-  asm volatile("" : "+f"(x));
   return x;
 }
 template <typename T>  // of global memory

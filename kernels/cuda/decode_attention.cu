@@ -90,7 +90,8 @@ cudaError_t LaunchFew(const DecodeWork& work, int shift,
   return LaunchClusters(
       &DecodeFewKernel<kHeadDim, kKeys>, dim3(Blocks(blocks)), 1 << shift,
       kFewThreads, static_cast<size_t>(PlacesOf<kHeadDim>(work, shift).bytes),
-      stream, work, layout, args, ShapeOf(args));
+      stream, work, layout, args,
+      kKeys == FewKeys::kEnters ? ShapeOf(args) : HeadShape());
 }
 
 template <int kHeadDim>

@@ -98,12 +98,12 @@ template <int kHeadDim, int kThreads>
 __device__ __forceinline__ void StoreToken(const KvPages& pages,
                                            const Place& place, int kv_head,
                                            const DecodeEntry<kHeadDim>& entry) {
-  const int64_t value_head = pages.kv_heads + kv_head;
-  uint16_t* key = place.page + (kv_head * kPage + place.slot) * kHeadDim;
-  uint16_t* value = place.page + value_head * kPage * kHeadDim + place.slot;
   static_assert(kHeadDim <= kThreads);
   const int i = static_cast<int>(threadIdx.x);
   if (i >= kHeadDim) return;
+  const int64_t value_head = pages.kv_heads + kv_head;
+  uint16_t* key = place.page + (kv_head * kPage + place.slot) * kHeadDim;
+  uint16_t* value = place.page + value_head * kPage * kHeadDim + place.slot;
   key[i] = entry.k[i];
   value[i * kPage] = entry.v[i];
 }

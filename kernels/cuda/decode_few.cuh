@@ -224,14 +224,13 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   ClusterMeet();  // barriers are there
   NewToken<kHeadDim> token;
   Place place = {};
-  int stores = 0;  // the token, for all blocks that have it
+  bool stores = false;  // the token, for all blocks that have it
   uint4 q[kHeadDim / 32];
   if constexpr (kKeys == FewKeys::kEnters) {
     visitor.AwaitFirst();
     token = {&entry, (unit.tokens - 1) / kPage, unit.position % kPage};
     place = PlaceOf(work.pages, sequence, unit.position);
-    stores = Kept(
-        static_cast<int>(block.rank == 0 && unit.unit % work.unit_tiles == 0));
+    stores = Kept(block.rank == 0 && unit.unit % work.unit_tiles == 0);
     EnterUnit<kHeadDim, kFewThreads>(args, shape,
                                      {.row = block.row,
                                       .position = unit.position,
@@ -248,7 +247,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     LoadQueries<kHeadDim>(work, block.row, unit.unit, q);
   }
   visitor.VisitAll(feed, token, q);
-  if (stores != 0) {
+  if (stores) {
     StoreToken<kHeadDim, kFewThreads>(work.pages, place, unit.kv_head, entry);
   }
   BarrierWaitCluster(received, 0);

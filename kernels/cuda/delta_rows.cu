@@ -33,7 +33,7 @@ cudaError_t LaunchConv(const ShortConvArgs& args, cudaStream_t stream) {
 
 template <bool kVectors, int kHeld>
 __global__ void __launch_bounds__(kNormLanes* kNormHeads)
-    GatedNormKernel(GatedNormArgs args) {
+    GatedNormKernel(GatedNormArgs args, float share) {
   EnterKernel();
   const int lane = static_cast<int>(threadIdx.x) % kNormLanes;
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * kNormHeads +
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kNormLanes* kNormHeads)
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(from[i], from[i], sum);
   }
-  const float factor = GatedNormFactor(sum, args.dim, args.eps);
+  const float factor = GatedNormFactor(sum, share, args.eps);
 #pragma unroll
   for (int v = 0; v < kHeld; ++v) {
     const int64_t at = 8 * (lane + v * kNormLanes);
@@ -83,10 +83,9 @@ cudaError_t LaunchGatedNorm(const GatedNormArgs& args, cudaStream_t stream) {
                        IsAligned(args.gate, 16) && args.gate_stride % 8 == 0 &&
                        IsAligned(args.out, 16) && args.out_stride % 8 == 0 &&
                        args.dim % 8 == 0;
-  return vectors ? Launch(&GatedNormKernel<true, kHeld>, grid, threads, 0,
-                          stream, args)
-                 : Launch(&GatedNormKernel<false, kHeld>, grid, threads, 0,
-                          stream, args);
+  return Launch(
+      vectors ? &GatedNormKernel<true, kHeld> : &GatedNormKernel<false, kHeld>,
+      grid, threads, 0, stream, args, GatedNormShare(args.dim));
 }
 
 }  // namespace

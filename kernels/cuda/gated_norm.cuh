@@ -9,14 +9,20 @@ namespace baton::cuda {
 
 inline constexpr int kNormLanes = 16;
 
+// Of an element in a head's mean.
+[[nodiscard]] constexpr float GatedNormShare(int64_t dim) {
+  return 1.0f / static_cast<float>(dim);
+}
+
 // From the squares of the lane's elements, added up in order.
-__device__ __forceinline__ float GatedNormFactor(float squares, int64_t dim,
+// `share`: GatedNormShare.
+__device__ __forceinline__ float GatedNormFactor(float squares, float share,
                                                  float eps) {
 #pragma unroll
   for (int width = kNormLanes / 2; width > 0; width /= 2) {
     squares += __shfl_xor_sync(kAllLanes, squares, width);
   }
-  return rsqrtf(fmaf(squares, 1.0f / static_cast<float>(dim), eps));
+  return rsqrtf(fmaf(squares, share, eps));
 }
 
 __device__ __forceinline__ float GatedNormOf(float x, float factor,

@@ -147,18 +147,18 @@ cudaError_t GroupedAndSharedMatmul(const GroupedWeights& weights,
                                    const SkinnyWeight& shared,
                                    const SkinnyArgs& shared_args,
                                    cudaStream_t stream) {
-  const auto takes = [](SkinnyActivation activation, bool takes_gates) {
-    return activation == SkinnyActivation::kNone ||
-           (IsGated(activation) && takes_gates);
+  const auto takes = [](const auto& of, bool takes_gates) {
+    return of.activation == SkinnyActivation::kNone ||
+           (IsGated(of.activation) && takes_gates &&
+            of.out_type == SkinnyOut::kBf16);
   };
   if (args.tokens != 1 || shared_args.m != 1 || weights.plain ||
       weights.n == 0 || shared.n == 0 || !FitTogether(weights, args) ||
       !SuitsRow(weights.k, weights.halves) ||
       !SuitsRow(shared.k, shared.halves) || !SuitsCopies(args.x, args.ldx) ||
       !SuitsCopies(shared, shared_args.x, shared_args.ldx) ||
-      !takes(args.activation, TakesGates(weights)) ||
-      !takes(shared_args.activation,
-             TakesGates(shared, shared_args.x, shared_args.ldx))) {
+      !takes(args, TakesGates(weights)) ||
+      !takes(shared_args, TakesGates(shared, shared_args.x, shared_args.ldx))) {
     return cudaErrorNotSupported;
   }
   const RowWork work = TokenWorkOf(weights, args);

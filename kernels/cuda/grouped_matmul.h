@@ -110,7 +110,9 @@ struct GroupedArgs {
   return weights.experts > 0 && weights.experts <= kMaxExperts &&
          args.top > 0 && slots <= kMaxSlots && args.ldx >= weights.k &&
          args.ldo >= (IsGated(args.activation) ? weights.n / 2 : weights.n) &&
-         (args.rows == args.tokens || args.rows == slots);
+         (args.rows == args.tokens || args.rows == slots) &&
+         (args.activation == SkinnyActivation::kNone ||
+          args.out_type == SkinnyOut::kBf16);
 }
 
 }  // namespace baton::cuda

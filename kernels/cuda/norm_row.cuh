@@ -18,22 +18,27 @@ using NormScratch = float[kMaxNormThreads / kWarp];  // of a block
       CeilDiv(CeilDiv(n, 8), kWarp) * kWarp, int64_t{kMaxNormThreads}));
 }
 
+// Of an element in a row's mean.
+[[nodiscard]] inline float NormShare(int64_t n) {
+  return 1.0f / static_cast<float>(n);
+}
+
 #ifdef __CUDACC__
 
 // A row of n <= 8 kHeld threads elements, held as T.
 template <typename T, bool kVectors, int kHeld>
 class NormRow {
  public:
-  // May come before the wait for earlier grids: weights are older.
-  __device__ __forceinline__ NormRow(const void* weight, int64_t n)
-      : weight_(static_cast<const uint16_t*>(weight)), n_(n) {
+  // May come before the wait for earlier grids: weights are older. `share`:
+  // NormShare(n).
+  __device__ __forceinline__ NormRow(const void* weight, int64_t n, float share)
+      : weight_(static_cast<const uint16_t*>(weight)), n_(n), share_(share) {
     if constexpr (kEarly) {
 #pragma unroll
       for (int v = 0; v < kHeld; ++v) {
         scale_[v] = LoadEight<kVectors>(weight_, At(v), n_);
       }
     }
-    share_ = Kept(1.0f / static_cast<float>(n));
   }
 
   __device__ __forceinline__ void Load(const T* row) {
@@ -135,7 +140,7 @@ class NormRow {
 
   const uint16_t* weight_;
   int64_t n_;
-  float share_;  // of an element
+  float share_;
   uint4 scale_[kHeld];
   Eight<T> held_[kHeld];
 };

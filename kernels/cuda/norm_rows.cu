@@ -12,20 +12,18 @@ namespace {
 
 template <typename T, bool kVectors, int kHeld, bool kAdd>
 __global__ void __launch_bounds__(kMaxNormThreads)
-    NormKernel(AddRmsNormArgs args) {
+    NormKernel(AddRmsNormArgs args, float share) {
   __shared__ NormScratch scratch;
   AllowNextGrid();
-  NormRow<T, kVectors, kHeld> work(args.weight, args.hidden);
-  const int64_t row = blockIdx.x;
-  auto* residual =
-      Kept(static_cast<T*>(args.residual) + row * args.residual_stride);
-  auto* out = Kept(static_cast<uint16_t*>(args.out) + row * args.out_stride);
-  const auto* update = kAdd ? Kept(static_cast<const uint16_t*>(args.update) +
-                                   row * args.update_stride)
-                            : nullptr;
+  NormRow<T, kVectors, kHeld> work(args.weight, args.hidden, share);
   AwaitPreviousGrids();
+  const int64_t row = blockIdx.x;
+  auto* residual = static_cast<T*>(args.residual) + row * args.residual_stride;
+  auto* out = static_cast<uint16_t*>(args.out) + row * args.out_stride;
   work.Load(residual);
   if constexpr (kAdd) {
+    const auto* update =
+        static_cast<const uint16_t*>(args.update) + row * args.update_stride;
     work.Add(residual, [&](int /*v*/, int64_t at, float(&y)[8]) {
       Unpack(LoadEight<kVectors>(update, at, args.hidden), y);
     });
@@ -36,18 +34,17 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 // T is the residual's.
 template <typename T, bool kVectors, int kHeld>
 __global__ void __launch_bounds__(kMaxNormThreads)
-    NormAddKernel(RmsNormAddArgs args) {
+    NormAddKernel(RmsNormAddArgs args, float share) {
   __shared__ NormScratch scratch;
   AllowNextGrid();
-  NormRow<uint16_t, kVectors, kHeld> work(args.weight, args.hidden);
-  const int64_t row = blockIdx.x;
-  const auto* update = Kept(static_cast<const uint16_t*>(args.update) +
-                            row * args.update_stride);
-  auto* residual =
-      Kept(static_cast<T*>(args.residual) + row * args.residual_stride);
+  NormRow<uint16_t, kVectors, kHeld> work(args.weight, args.hidden, share);
   AwaitPreviousGrids();
-  work.Load(update);
-  work.AddTo(args.eps, residual, scratch);
+  const int64_t row = blockIdx.x;
+  work.Load(static_cast<const uint16_t*>(args.update) +
+            row * args.update_stride);
+  work.AddTo(args.eps,
+             static_cast<T*>(args.residual) + row * args.residual_stride,
+             scratch);
 }
 
 // Calls launch with how many eights of a row a thread holds.
@@ -64,7 +61,7 @@ cudaError_t LaunchNorm(const AddRmsNormArgs& args, cudaStream_t stream) {
   return LaunchHeld(args.hidden, [&](auto held) {
     return Launch(&NormKernel<T, kVectors, held(), kAdd>,
                   dim3(Blocks(args.rows)), NormThreads(args.hidden), 0, stream,
-                  args);
+                  args, NormShare(args.hidden));
   });
 }
 template <bool kAdd>
@@ -82,7 +79,8 @@ template <typename T, bool kVectors>
 cudaError_t LaunchNormAdd(const RmsNormAddArgs& args, cudaStream_t stream) {
   return LaunchHeld(args.hidden, [&](auto held) {
     return Launch(&NormAddKernel<T, kVectors, held()>, dim3(Blocks(args.rows)),
-                  NormThreads(args.hidden), 0, stream, args);
+                  NormThreads(args.hidden), 0, stream, args,
+                  NormShare(args.hidden));
   });
 }
 

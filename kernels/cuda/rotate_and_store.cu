@@ -14,6 +14,31 @@ constexpr int kTileRows = 16;  // of a block where there are many rows
 constexpr int64_t kFewRows = 128;
 constexpr int64_t kTileBlocks = 1024;  // to share tiles out among, about
 
+template <bool kVectors>
+__device__ __forceinline__ void StoreKey(const KvPages& pages, const Task& task,
+                                         const Place& place,
+                                         const Rotated& rotated) {
+  uint16_t* key =
+      place.page + (task.kv_head * static_cast<int>(kPageTokens) + place.slot) *
+                       static_cast<int>(pages.head_dim);
+  StoreChunks<kVectors>(key, task.chunks, rotated);
+}
+
+__device__ __forceinline__ void StoreValues(const KvPages& pages,
+                                            const Task& task,
+                                            const Place& place) {
+  const auto head_dim = static_cast<int>(pages.head_dim);
+  const int64_t head = pages.kv_heads + task.kv_head;
+  uint16_t* to = place.page + head * kPageTokens * head_dim + place.slot;
+  const uint32_t words[4] = {task.a.x, task.a.y, task.a.z, task.a.w};
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    const int dim = task.chunks.a + i;
+    if (dim >= task.chunks.a_end) break;
+    to[dim * kPageTokens] = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+  }
+}
+
 // All lanes of a warp, whose tasks are of rotated heads of one row.
 template <bool kVectors>
 __device__ __forceinline__ void RotateTask(const RotateAndStoreArgs& args,

@@ -21,7 +21,7 @@ struct HeadShape {
   int tasks;         // lanes of a row
   float share;       // of an element in a head's mean
 
-  __host__ __device__ int lanes() const { return 1 << lanes_shift; }
+  [[nodiscard]] constexpr int lanes() const { return 1 << lanes_shift; }
 };
 
 inline HeadShape ShapeOf(const RotateAndStoreArgs& args) {
@@ -184,30 +184,6 @@ __device__ __forceinline__ void StoreChunks(uint16_t* head,
                                             const Rotated& rotated) {
   StoreEight<kVectors>(head, chunks.a, chunks.a_end, rotated.a);
   StoreEight<kVectors>(head, chunks.b, chunks.b_end, rotated.b);
-}
-template <bool kVectors>
-__device__ __forceinline__ void StoreKey(const KvPages& pages, const Task& task,
-                                         const Place& place,
-                                         const Rotated& rotated) {
-  uint16_t* key =
-      place.page + (task.kv_head * static_cast<int>(kPageTokens) + place.slot) *
-                       static_cast<int>(pages.head_dim);
-  StoreChunks<kVectors>(key, task.chunks, rotated);
-}
-
-__device__ __forceinline__ void StoreValues(const KvPages& pages,
-                                            const Task& task,
-                                            const Place& place) {
-  const auto head_dim = static_cast<int>(pages.head_dim);
-  const int64_t head = pages.kv_heads + task.kv_head;
-  uint16_t* to = place.page + head * kPageTokens * head_dim + place.slot;
-  const uint32_t words[4] = {task.a.x, task.a.y, task.a.z, task.a.w};
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
-    const int dim = task.chunks.a + i;
-    if (dim >= task.chunks.a_end) break;
-    to[dim * kPageTokens] = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
-  }
 }
 
 __device__ __forceinline__ float2 AngleOf(const RotateAndStoreArgs& args,

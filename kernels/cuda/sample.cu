@@ -322,7 +322,9 @@ int64_t SampleScratchBytes(int64_t rows, int64_t vocab) {
 
 cudaError_t SampleRows(const SampleArgs& args, cudaStream_t stream) {
   if (args.vocab <= 0 || args.vocab > int64_t{kStrip} * kMaxStrips ||
-      args.rows > kMaxRows) {
+      args.rows > kMaxRows || args.outs == nullptr ||
+      !IsAligned(args.how, 16) || !IsAligned(args.outs, 16) ||
+      !IsAligned(args.scratch, 16)) {
     return cudaErrorInvalidValue;
   }
   if (args.rows == 0) return cudaSuccess;

@@ -77,7 +77,7 @@ struct SampleArgs {
 [[nodiscard]] int64_t SampleScratchBytes(int64_t rows, int64_t vocab);
 
 // Zero rows submit nothing. invalidValue: vocab out of range, more than 65535
-// rows.
+// rows, alignment.
 [[nodiscard]] cudaError_t SampleRows(const SampleArgs& args,
                                      cudaStream_t stream);
 

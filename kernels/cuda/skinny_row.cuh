@@ -8,85 +8,14 @@
 // one. Sums meet in the first block of a cluster.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/skinny_stages.cuh"
+#include "kernels/cuda/skinny_row_work.cuh"
 
 namespace baton::cuda {
-
-inline constexpr int kRowTile = 16;  // rows of W on the M side
-
-// The blocking of one instantiation.
-struct RowTile {
-  int teams, tiles;
-
-  [[nodiscard]] constexpr int rows() const { return tiles * kRowTile; }
-  [[nodiscard]] constexpr int stage_bytes() const { return rows() * 128; }
-  [[nodiscard]] constexpr int threads() const { return teams * kWarp; }
-  // With 128 registers: two blocks of 8 teams.
-  [[nodiscard]] constexpr int min_blocks() const { return 512 / threads(); }
-};
-
-// Where a block has what, in bytes: the rings of its teams, x of all of them,
-// the sums of teams, those of the other blocks of the cluster; barriers: of
-// stages, of each team's x, of other blocks' sums.
-struct RowPlaces {
-  static constexpr int kSumBytes = kWarp * 4;  // a lane has a row
-
-  constexpr RowPlaces(RowTile tile, int slots, int team_groups, int blocks)
-      : ring_bytes(slots * tile.stage_bytes()),
-        x_bytes(team_groups * kGroup * 2) {
-    x = tile.teams * ring_bytes;
-    sums = x + tile.teams * x_bytes;
-    received = sums + tile.teams * kSumBytes;
-    barriers = received + (blocks - 1) * kSumBytes;
-    bytes = barriers + 8 * (tile.teams * (slots + 1) + 1);
-  }
-
-  int ring_bytes, x_bytes;  // of a team
-  int x, sums, received, barriers, bytes;
-};
-
-// What a launch is told besides x and the map of W.
-struct RowWork {
-  SkinnyWork skinny;
-  int team_groups;  // at most
-
-  [[nodiscard]] constexpr int SharedBytes(RowTile tile) const {
-    return RowPlaces(tile, skinny.slots, team_groups, 1 << skinny.block_shift)
-        .bytes;
-  }
-};
-
-// Of a matrix [n, k], or of one of several alike; `slots` or as many as fit in
-// `room` bytes of a block.
-template <typename Weight>
-[[nodiscard]] RowWork RowWorkOf(const Weight& weight, RowTile tile, int blocks,
-                                int slots, int room, const SkinnySink& sink) {
-  const int64_t groups = SkinnyGroups(weight.k, weight.halves);
-  const auto team_groups = static_cast<int>(
-      CeilDiv(groups, std::min(weight.leaves, tile.teams * blocks)));
-  RowWork work = {
-      .skinny = {.m = 1,
-                 .n = static_cast<int>(weight.n),
-                 .groups = static_cast<int>(groups),
-                 .half_groups = 0,
-                 .leaf_shift =
-                     std::countr_zero(static_cast<unsigned>(weight.leaves)),
-                 .block_shift = std::countr_zero(static_cast<unsigned>(blocks)),
-                 .slots = std::clamp(slots, 1, team_groups),
-                 .sink = sink},
-      .team_groups = team_groups};
-  while (work.skinny.slots > 1 && work.SharedBytes(tile) > room) {
-    --work.skinny.slots;
-  }
-  return work;
-}
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
@@ -187,7 +116,7 @@ template <int kTiles>
 __device__ __forceinline__ void MultiplyRow(float (&acc)[kTiles][4], uint32_t w,
                                             const uint32_t (&by)[4],
                                             uint32_t x) {
-  // All of it at once: no load waits for a product.
+  // Loads ahead of products.
   uint32_t a[4][kTiles][4];
   uint32_t b[2][4];
   LoadMatrices(b[0], x);
@@ -208,33 +137,6 @@ __device__ __forceinline__ void MultiplyRow(float (&acc)[kTiles][4], uint32_t w,
           b[step / 2][step % 2 * 2 + 1]);
     }
   }
-}
-
-// What a warp has of the product: some rows of W, and leaves of K.
-struct RowTeam {
-  int lane, team;
-  int rank, blocks;  // of the cluster
-  bool is_paired;    // rows are pairs of them
-  int first_row;
-  int first_leaf, leaves;
-  int begin, end;  // groups
-};
-template <RowTile kTile>
-__device__ __forceinline__ RowTeam FindTeam(const SkinnyWork& work, int index) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  RowTeam found;
-  found.lane = Kept(static_cast<int>(threadIdx.x) % kWarp);
-  found.team = __shfl_sync(kAllLanes, warp, 0);  // uniform
-  found.blocks = Kept(1 << work.block_shift);
-  found.rank = Kept(index & (found.blocks - 1));
-  found.is_paired = IsGated(work.sink.activation);
-  found.first_row = (index >> work.block_shift) *
-                    (found.is_paired ? kTile.rows() / 2 : kTile.rows());
-  found.leaves = LeavesOfTeam<kTile.teams>(work);
-  found.first_leaf = (found.rank * kTile.teams + found.team) * found.leaves;
-  found.begin = LeafBegin(work, found.first_leaf);
-  found.end = LeafBegin(work, found.first_leaf + found.leaves);
-  return found;
 }
 
 // What a team needs of x, and where it has it.
@@ -326,7 +228,7 @@ __device__ __forceinline__ float TotalOf(int blocks, float own, uint32_t others,
 // Where the lane's sum of a row, or of a pair, ends up.
 struct RowOut {
   void* at;
-  int exists;
+  bool exists;
 
   template <RowTile kTile>
   __device__ __forceinline__ static RowOut Of(const SkinnyWork& work,
@@ -335,8 +237,8 @@ struct RowOut {
     const int shift = team.is_paired ? 1 : 0;  // two rows make one of out
     const int row = team.first_row + team.lane;
     return {.at = Kept(PlaceIn(work.sink, out_row, row)),
-            .exists = Kept(static_cast<int>(team.lane < kTile.rows() >> shift &&
-                                            row < work.n >> shift))};
+            .exists = Kept(team.lane < kTile.rows() >> shift &&
+                           row < work.n >> shift)};
   }
 };
 
@@ -347,8 +249,8 @@ __device__ __forceinline__ void StoreTotal(const SkinnySink& sink,
                                            float total) {
   if (is_paired) {
     const float scaled = __shfl_down_sync(kAllLanes, total, kRows / 2);
-    if (out.exists != 0) StoreGated(sink, out.at, total, scaled);
-  } else if (out.exists != 0) {
+    if (out.exists) StoreGated(sink, out.at, total, scaled);
+  } else if (out.exists) {
     StoreSum(sink, out.at, total);
   }
 }

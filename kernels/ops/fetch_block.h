@@ -16,9 +16,10 @@ namespace baton {
 struct FetchBlock {
   static constexpr std::string_view kName = "fetch_block";
   struct Args {
-    std::span<const std::byte> ring;  // blocks; of Device::AllocateHost
-    std::span<std::byte> block;       // on the device; a multiple of 16 bytes
-    std::span<int32_t> turns;         // [2], on the device, zero before run 0
+    // A power of two of blocks, of Device::AllocateHost; 16-byte aligned.
+    std::span<const std::byte> ring;
+    std::span<std::byte> block;  // on the device; a multiple of 16 bytes
+    std::span<int32_t> turns;    // [2], on the device, zero before run 0
   };
 };
 

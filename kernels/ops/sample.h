@@ -49,8 +49,9 @@ struct SampledRows {
   int64_t count = 0;
 };
 
-// Spans are in the memory of the device. Digests of two kinds of device are
-// hashes of different make and do not compare.
+// Spans are in the memory of the device; `rows` and `results` may be read
+// before the kernel just ahead has ended, so that must not write them. Digests
+// of two kinds of device are hashes of different make and do not compare.
 struct Sample {
   static constexpr std::string_view kName = "sample";
   struct Args {

@@ -204,13 +204,13 @@ class Bench {
                          static_cast<double>(packed_[0].bytes());
     std::vector<double> ours, others, ratios;
     for (int round = 0; round < options_.rounds; ++round) {
-      const double before = Timed([&] { probe.Run(pool()); });
+      const double before = Timed([&] { (void)probe.Run(pool()); });
       const double time = Timed([&] {
         for (size_t i = 0; i < packed_.size(); ++i) {
           Multiply(i, x.view(), y.view());
         }
       });
-      const double after = Timed([&] { probe.Run(pool()); });
+      const double after = Timed([&] { (void)probe.Run(pool()); });
       ours.push_back(bytes / time / 1e9);
       others.push_back(static_cast<double>(probe.bytes()) * 2 /
                        (before + after) / 1e9);

@@ -3,7 +3,7 @@
 // against plain loops, and times them. Exits non-zero when a check fails.
 //
 //   attention_check [check|bench|rows|experts|delta|latent|rotate|decode|
-//                    prompt|sample|experts_bench|kimi_bench|latency_bench|
+//                    prompt|sample|fetch|experts_bench|kimi_bench|latency_bench|
 //                    sanitize_(rows|attention|enter|experts|kimi)]
 #include <chrono>
 #include <cstdio>

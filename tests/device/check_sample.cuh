@@ -114,7 +114,18 @@ inline std::vector<cuda::SampleOut> RunSample(
   return got;
 }
 
-enum class Logits { kPeaked, kFlat, kTied, kEqual, kHoles, kNan, kNormal };
+enum class Logits {
+  kPeaked,
+  kFlat,
+  kTied,
+  kEqual,
+  kHoles,
+  kNan,
+  kNormal,
+  kAllLow,  // -infinity
+  kAllNan,
+  kSomeHigh,  // +infinity
+};
 
 inline void FillLogits(Logits kind, float* x, int vocab, uint32_t seed) {
   std::mt19937 random(seed);
@@ -143,6 +154,15 @@ inline void FillLogits(Logits kind, float* x, int vocab, uint32_t seed) {
         break;
       case Logits::kNormal:
         x[i] = 2.5f * v;
+        break;
+      case Logits::kAllLow:
+        x[i] = -std::numeric_limits<float>::infinity();
+        break;
+      case Logits::kAllNan:
+        x[i] = std::nanf("");
+        break;
+      case Logits::kSomeHigh:
+        x[i] = random() % 900 == 0 ? std::numeric_limits<float>::infinity() : v;
         break;
     }
   }
@@ -314,6 +334,10 @@ inline void CheckSample() {
     CheckSampleCase(kind, 1003, 1003);
     CheckSampleCase(kind, 8192, 8196);
     CheckSampleCase(kind, 131072, 131072);
+  }
+  for (const Logits kind :
+       {Logits::kAllLow, Logits::kAllNan, Logits::kSomeHigh}) {
+    CheckSampleCase(kind, 5000, 5000);
   }
   CheckSampleCase(Logits::kPeaked, 2049, 2049);
   CheckSampleCase(Logits::kFlat, 1 << 18, 1 << 18);
