@@ -4,6 +4,7 @@
 #include <map>
 
 #include "actors/cli/cli.h"
+#include "actors/grpc/channels.h"
 #include "actors/version.h"
 #include "runtime/base/log.h"
 
@@ -46,6 +47,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
+  CloseChannels(absl::Seconds(2));
   return exit_code;
 }
 
