@@ -208,7 +208,7 @@ cudaError_t LaunchNorm(const RankLinks& links, const AllReduceNormArgs& args,
   const int threads = NormThreads(args.norm.hidden);
   const dim3 grid(Blocks(std::min<int64_t>(args.norm.rows, kRankBlocks)));
   const int64_t held = CeilDiv(CeilDiv(args.norm.hidden, 8), threads);
-  const float share = NormShare(args.norm.hidden);
+  const float share = ShareOf(args.norm.hidden);
   if (args.norm.rows <= kRankBlocks && held <= 2) {
     const bool quick = IsQuick(args.norm.rows, args.norm.hidden);
     if (held <= 1) {

@@ -98,6 +98,10 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, int threads,
 [[nodiscard]] constexpr int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
+// Of one of n in a mean.
+[[nodiscard]] constexpr float ShareOf(int64_t n) {
+  return 1.0f / static_cast<float>(n);
+}
 inline unsigned Blocks(int64_t count) { return static_cast<unsigned>(count); }
 inline bool IsAligned(const void* p, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__((kDeltaWarps + 1) * kWarp, 3)
   sender.Send(SquaresOfWarp(y));
   BarrierWaitCluster(SharedOffset(&squares.barrier), 0);
   const float factor = GatedNormFactor(squares.sums[threadIdx.x % kNormLanes],
-                                       GatedNormShare(kDeltaDim), norm.eps);
+                                       ShareOf(kDeltaDim), norm.eps);
   if (lane.writes) {
     static_cast<uint16_t*>(
         args.out)[OutputAt(place, lane.own, args.out_stride)] =

@@ -85,7 +85,7 @@ cudaError_t LaunchGatedNorm(const GatedNormArgs& args, cudaStream_t stream) {
                        args.dim % 8 == 0;
   return Launch(
       vectors ? &GatedNormKernel<true, kHeld> : &GatedNormKernel<false, kHeld>,
-      grid, threads, 0, stream, args, GatedNormShare(args.dim));
+      grid, threads, 0, stream, args, ShareOf(args.dim));
 }
 
 }  // namespace

@@ -9,13 +9,8 @@ namespace baton::cuda {
 
 inline constexpr int kNormLanes = 16;
 
-// Of an element in a head's mean.
-[[nodiscard]] constexpr float GatedNormShare(int64_t dim) {
-  return 1.0f / static_cast<float>(dim);
-}
-
 // From the squares of the lane's elements, added up in order.
-// `share`: GatedNormShare.
+// `share`: ShareOf the head's elements.
 __device__ __forceinline__ float GatedNormFactor(float squares, float share,
                                                  float eps) {
 #pragma unroll

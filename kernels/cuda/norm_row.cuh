@@ -18,11 +18,6 @@ using NormScratch = float[kMaxNormThreads / kWarp];  // of a block
       CeilDiv(CeilDiv(n, 8), kWarp) * kWarp, int64_t{kMaxNormThreads}));
 }
 
-// Of an element in a row's mean.
-[[nodiscard]] inline float NormShare(int64_t n) {
-  return 1.0f / static_cast<float>(n);
-}
-
 #ifdef __CUDACC__
 
 // A row of n <= 8 kHeld threads elements, held as T.
@@ -30,7 +25,7 @@ template <typename T, bool kVectors, int kHeld>
 class NormRow {
  public:
   // May come before the wait for earlier grids: weights are older. `share`:
-  // NormShare(n).
+  // ShareOf(n).
   __device__ __forceinline__ NormRow(const void* weight, int64_t n, float share)
       : weight_(static_cast<const uint16_t*>(weight)), n_(n), share_(share) {
     if constexpr (kEarly) {

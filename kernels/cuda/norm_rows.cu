@@ -61,7 +61,7 @@ cudaError_t LaunchNorm(const AddRmsNormArgs& args, cudaStream_t stream) {
   return LaunchHeld(args.hidden, [&](auto held) {
     return Launch(&NormKernel<T, kVectors, held(), kAdd>,
                   dim3(Blocks(args.rows)), NormThreads(args.hidden), 0, stream,
-                  args, NormShare(args.hidden));
+                  args, ShareOf(args.hidden));
   });
 }
 template <bool kAdd>
@@ -80,7 +80,7 @@ cudaError_t LaunchNormAdd(const RmsNormAddArgs& args, cudaStream_t stream) {
   return LaunchHeld(args.hidden, [&](auto held) {
     return Launch(&NormAddKernel<T, kVectors, held()>, dim3(Blocks(args.rows)),
                   NormThreads(args.hidden), 0, stream, args,
-                  NormShare(args.hidden));
+                  ShareOf(args.hidden));
   });
 }
 

@@ -37,7 +37,7 @@ inline HeadShape ShapeOf(const RotateAndStoreArgs& args) {
   shape.rotate = (heads * shape.lanes() + kWarp - 1) / kWarp * kWarp;
   shape.value_chunks = chunks(head_dim);
   shape.tasks = shape.rotate + kv_heads * shape.value_chunks;
-  shape.share = 1.0f / static_cast<float>(head_dim);
+  shape.share = ShareOf(head_dim);
   return shape;
 }
 
